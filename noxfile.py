@@ -1,0 +1,44 @@
+"""One short session per job; each is a thin call of a command of this project."""
+
+import sys
+
+import nox
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "tests"]
+
+
+def _stack(session: nox.Session, *arguments: str) -> None:
+    session.run(sys.executable, "-m", "stack", *arguments, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff and mypy."""
+    session.run(sys.executable, "-m", "ruff", "check", ".")
+    session.run(sys.executable, "-m", "ruff", "format", "--check", ".")
+    session.run(sys.executable, "-m", "mypy")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests, those on real environments included."""
+    session.run(sys.executable, "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Make the lock files again; ``-- --check`` fails on drift."""
+    _stack(session, "lock")
+
+
+@nox.session
+def build_cu130(session: nox.Session) -> None:
+    """Build the CUDA 13 stack; options after ``--``: --stack --python --prefix --wheelhouse."""
+    _stack(session, "build")
+
+
+@nox.session
+def abi_check(session: nox.Session) -> None:
+    """Judge the current stack, or the targets named after ``--``."""
+    session.run(sys.executable, "-m", "abi_checks", *session.posargs)

@@ -1,0 +1,47 @@
+"""The ``cu130-stack`` command: one module a sub-command, imported only when it is asked for.
+
+Each module has ``add_arguments(parser)`` and ``run(options) -> exit code``. A :class:`UserError` raised by either is
+printed as one message, and its class decides the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from abi_checks.errors import UserError
+from stack import __version__
+
+COMMANDS = {
+    "lock": "resolve the definitions into hashed lock files, or check that the committed ones are current",
+    "build": "build a stack from its lock, judge it, and switch to it",
+    "verify": "compare an installed stack with its lock and its RECORD files",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``cu130-stack`` and return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="cu130-stack", description="Build, verify, boot and measure a CUDA 13 serving stack.")
+    parser.add_argument("--version", action="version", version=f"cu130-stack {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == chosen:
+            importlib.import_module(f"stack.cli.{name}").add_arguments(child)
+    try:
+        options = parser.parse_args(arguments)
+        return int(importlib.import_module(f"stack.cli.{options.command}").run(options))
+    except UserError as error:
+        print(f"cu130-stack: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("cu130-stack: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
