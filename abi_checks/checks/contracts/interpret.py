@@ -1,0 +1,304 @@
+"""Names, attributes and calls of the checked source, followed across its modules."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+from abi_checks.checks.contracts import world
+from abi_checks.checks.contracts.classes import ClassIndex, members
+from abi_checks.checks.contracts.evaluate import Evaluator, Frame
+from abi_checks.checks.contracts.operations import builtin
+from abi_checks.checks.contracts.source import SourceModule, SourceTree, imported_names
+from abi_checks.checks.contracts.values import (
+    ClassRef,
+    EnumMember,
+    External,
+    Function,
+    Instance,
+    ModuleRef,
+    Partial,
+    Raised,
+    Unknown,
+    Value,
+    is_concrete,
+    same,
+)
+
+READ = ("sglang", "sgl_kernel", "flashinfer")
+"""Packages whose source is followed. Of torch only ``torch/version.py`` is, for the CUDA version it was built with."""
+
+_TRANSPARENT = frozenset(
+    "lru_cache cache property cached_property staticmethod classmethod abstractmethod wraps inference_mode no_grad "
+    "override torch_compile debug_kernel_api flashinfer_api".split()
+)
+"""Decorators that leave alone what a function returns."""
+
+_IDENTITY = External("identity")
+
+
+class Names(Evaluator):
+    """Adds modules, classes and objects to the evaluator; statements and function bodies come with the subclass."""
+
+    def __init__(self, tree: SourceTree, target: world.Target) -> None:
+        super().__init__(tree, target)
+        self.classes = ClassIndex(tree, READ)
+        self._globals: dict[tuple[str, str], Value] = {}
+        self._class_values: dict[tuple[int, str], Value] = {}
+        self._module_frames: dict[str, Frame] = {}
+
+    @abstractmethod
+    def run_top_level(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+        """Execute statements of a module or class body."""
+
+    @abstractmethod
+    def run_function(self, function: Function, positional: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        """Execute a function's body and return its value."""
+
+    def module_frame(self, module: SourceModule) -> Frame:
+        """The frame in which a module's top level runs."""
+        if module.name not in self._module_frames:
+            self._module_frames[module.name] = Frame(self.number(), module)
+        return self._module_frames[module.name]
+
+    def global_value(self, module: SourceModule, name: str) -> Value:
+        """The value of a name at a module's top level, found by running only the statements that bind it."""
+        frame = self.module_frame(module)
+        if (frame.number, name) in self.state:
+            return self.state[frame.number, name]
+        key = (module.name, name)
+        if key not in self._globals:
+            self._globals[key] = Unknown(f"{name} of {module.name} depends on itself")
+            self._globals[key] = self._bind_global(frame, module, name)
+        return self._globals[key]
+
+    def _bind_global(self, frame: Frame, module: SourceModule, name: str) -> Value:
+        if name in module.bindings:
+            statements = module.bindings[name]
+            if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):
+                return Function(module, statements[0])
+            outer, self.state = self.state, {}
+            try:
+                self.run_top_level(statements, frame)
+                return self.state.get((frame.number, name), Unknown(f"{name} is bound on no path of {module.path}"))
+            except Raised as error:
+                return Unknown(f"importing {module.name} raises {error}")
+            finally:
+                self.state = outer
+        origin, member = self.tree.resolve(module, name)
+        if (origin, member) != (module.name, name):
+            return self.member(origin, member)
+        if hasattr(builtins, name):
+            return External(f"builtins.{name}")
+        return Unknown(f"{name} is not defined in {module.path}")
+
+    def member(self, origin: str, member: str) -> Value:
+        """The value behind ``from origin import member``, or the module itself where member is empty."""
+        if origin == "torch" and member == "version":
+            origin, member = "torch.version", ""
+        if origin.partition(".")[0] not in READ and origin != "torch.version":
+            return External(f"{origin}.{member}" if member else origin)
+        if not member:
+            return ModuleRef(origin)
+        module = self.tree.module(origin)
+        if module is None:
+            return Unknown(f"{origin} has no source that can be read")
+        if member in module.bindings or module.star_imports:
+            return self.global_value(module, member)
+        if self.tree.has_package(f"{origin}.{member}"):
+            return ModuleRef(f"{origin}.{member}")
+        return Unknown(f"{member} is not defined in {module.path}")
+
+    def bind_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
+        """Bind what an import statement imports; a package that is not installed raises ImportError."""
+        for name, (origin, member) in imported_names(node, frame.module).items():
+            top = origin.partition(".")[0]
+            wanted = origin if top in READ else top
+            if top not in sys.stdlib_module_names and not self.tree.has_package(wanted):
+                raise Raised("ModuleNotFoundError", f"no module {wanted}", frame.module.place(node))
+            self.state[frame.number, name] = self.member(origin, member)
+
+    def attribute(self, owner: Value, name: str, node: ast.AST, frame: Frame) -> Value:
+        """The value of ``owner.name``."""
+        if isinstance(owner, Instance):
+            if (owner.number, name) in self.state:
+                return self.state[owner.number, name]
+            return self._bound(owner.cls, name, owner) if owner.cls else Unknown(f".{name} is unknown")
+        if isinstance(owner, ModuleRef):
+            return self.member(owner.name, name)
+        if isinstance(owner, External):
+            if owner.name == "torch" and name == "version":
+                return ModuleRef("torch.version")
+            return world.external_attribute(f"{owner.name}.{name}", self.target)
+        if isinstance(owner, EnumMember):
+            if name == "name":
+                return owner.name
+            if name == "value":
+                return self.class_value(owner.cls, owner.name)
+            return self._bound(owner.cls, name, owner)
+        if isinstance(owner, ClassRef):
+            if name == "__members__" or name.startswith("__"):
+                return Unknown(f"{name} is not evaluated")
+            if self.is_enum(owner) and isinstance(members(owner.node).get(name), ast.Assign):
+                return EnumMember(owner, name)
+            return self._bound(owner, name, None)
+        return Unknown(f".{name} of something unknown")
+
+    def is_enum(self, cls: ClassRef) -> bool:
+        """Whether a class is an enumeration of the standard library's kind."""
+        return any(base.rpartition(".")[2] in ("Enum", "IntEnum", "StrEnum", "IntFlag", "Flag") for base in self.classes.lineage(cls).outside)
+
+    def _bound(self, cls: ClassRef, name: str, receiver: Value) -> Value:
+        for ancestor in self.classes.lineage(cls).order:
+            statement = members(ancestor.node).get(name)
+            if statement is None:
+                continue
+            if not isinstance(statement, ast.FunctionDef):
+                return self.class_value(ancestor, name)
+            kinds = {_decorator_name(d) for d in statement.decorator_list}
+            if "staticmethod" in kinds:
+                return Function(ancestor.module, statement, owner=ancestor)
+            if "classmethod" in kinds:
+                return Function(ancestor.module, statement, receiver=cls, owner=ancestor)
+            function = Function(ancestor.module, statement, receiver=receiver, owner=ancestor)
+            if receiver is not None and kinds & {"property", "cached_property"}:
+                return self.run_function(function, (), {})
+            return function
+        return Unknown(f".{name} is not defined by {cls.node.name} in the source")
+
+    def class_value(self, cls: ClassRef, name: str) -> Value:
+        """The value that a class body binds to a name."""
+        key = (id(cls.node), name)
+        if key not in self._class_values:
+            self._class_values[key] = Unknown(f"{name} depends on itself")
+            frame = Frame(self.number(), cls.module, owner=cls)
+            statement = members(cls.node)[name]
+            outer, self.state = self.state, {}
+            try:
+                if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                    self._class_values[key] = self.evaluate(statement.value, frame)
+                    # Objects made in a class body keep the attributes that their constructor set.
+                    outer.update({k: v for k, v in self.state.items() if k[0] != frame.number})
+            except Raised as error:
+                self._class_values[key] = Unknown(f"class body raises {error}")
+            finally:
+                self.state = outer
+        return self._class_values[key]
+
+    def has_attribute(self, owner: Value, name: str) -> bool | None:
+        """``hasattr(owner, name)``; None where it is open."""
+        if isinstance(owner, External):
+            return world.external_has(owner, name)
+        if isinstance(owner, Instance):
+            if (owner.number, name) in self.state:
+                return True
+            if owner.cls is None:
+                return None
+            line = self.classes.lineage(owner.cls)
+            if any(name in members(c.node) for c in line.order):
+                return True
+            return None if line.outside or line.open else False
+        return None
+
+    def call(self, function: Value, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST, frame: Frame) -> Value:
+        """The value of a call."""
+        if isinstance(function, Partial):
+            return self.call(function.target, [*function.positional, *positional], {**dict(function.named), **named}, node, frame)
+        if isinstance(function, Function):
+            if isinstance(function.node, ast.FunctionDef):
+                answer = world.probe(function.node.name, self.target)
+                if answer is not None:
+                    return answer
+                opaque = [d for d in map(_decorator_name, function.node.decorator_list) if d not in _TRANSPARENT and d not in ("setter",)]
+                if opaque:
+                    return Unknown(f"{function.node.name}() is decorated with {opaque[0]}")
+            return self.run_function(function, positional, named)
+        if isinstance(function, ClassRef):
+            return self._construct(function, positional, named)
+        if isinstance(function, External):
+            return self._call_external(function, positional, named, frame)
+        return Unknown(f"{ast.unparse(node)} is not evaluated") if not isinstance(function, Unknown) else function
+
+    def _construct(self, cls: ClassRef, positional: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        if self.is_enum(cls):
+            for name, statement in members(cls.node).items():
+                if isinstance(statement, ast.Assign) and positional and same(self.class_value(cls, name), positional[0]):
+                    return EnumMember(cls, name)
+            return Unknown(f"member of {cls.node.name}")
+        instance = Instance(self.number(), cls)
+        constructor = self._bound(cls, "__init__", instance)
+        if isinstance(constructor, Function):
+            self.run_function(constructor, positional, named)
+        else:
+            self.state.update({(instance.number, name): value for name, value in named.items()})
+        return instance
+
+    def _call_external(self, function: External, positional: Sequence[Value], named: Mapping[str, Value], frame: Frame) -> Value:
+        name = function.name
+        module, _, last = name.rpartition(".")
+        if function == _IDENTITY:
+            return positional[0] if positional else Unknown()
+        if name == "functools.partial" and positional:
+            return Partial(positional[0], tuple(positional[1:]), tuple(named.items()))
+        if name in ("functools.lru_cache", "functools.cache"):
+            return positional[0] if positional and isinstance(positional[0], Function | Partial) else _IDENTITY
+        if name == "importlib.util.find_spec" and positional and isinstance(positional[0], str):
+            return Instance(self.number()) if self.tree.has_package(positional[0]) else None
+        if name == "torch.cuda.get_device_properties":
+            instance = Instance(self.number())
+            self.state.update({(instance.number, k): v for k, v in world.device_properties(self.target).items()})
+            return instance
+        if name == "dataclasses.field":
+            factory = named.get("default_factory")
+            return self.call(factory, (), {}, ast.Pass(), frame) if factory is not None else named.get("default", Unknown("field"))
+        if module != "builtins":
+            return world.external_call(name, positional, self.target)
+        if last in ("getattr", "hasattr", "setattr") and len(positional) >= 2:
+            return self._reflect(last, positional, frame)
+        if last == "isinstance" and len(positional) == 2:
+            return self._is_instance(positional[0], positional[1])
+        if last == "map" and len(positional) == 2 and isinstance(positional[1], list | tuple):
+            return [self.call(positional[0], [item], {}, ast.Pass(), frame) for item in positional[1]]
+        return builtin(last, positional, named)
+
+    def _reflect(self, name: str, positional: Sequence[Value], frame: Frame) -> Value:
+        owner, attribute = positional[0], positional[1]
+        if not isinstance(attribute, str):
+            if name == "setattr" and isinstance(owner, Instance):
+                for key in [key for key in self.state if key[0] == owner.number]:
+                    self.state[key] = Unknown("setattr with a name that is unknown")
+            return Unknown(f"{name} with a name that is unknown")
+        if name == "setattr":
+            if isinstance(owner, Instance):
+                self.state[owner.number, attribute] = positional[2]
+            return None
+        known = self.has_attribute(owner, attribute)
+        if name == "hasattr":
+            return Unknown(f"hasattr {attribute}") if known is None else known
+        if known:
+            return self.attribute(owner, attribute, ast.Pass(), frame)
+        if known is False and len(positional) == 3:
+            return positional[2]
+        return Unknown(f"getattr {attribute}")
+
+    def _is_instance(self, value: Value, kind: Value) -> Value:
+        if isinstance(kind, tuple):
+            answers = [self._is_instance(value, one) for one in kind]
+            return True if True in answers else Unknown("isinstance") if any(isinstance(a, Unknown) for a in answers) else False
+        if isinstance(kind, External) and kind.name.startswith("builtins.") and (value is None or is_concrete(value)):
+            builtin_type = getattr(builtins, kind.name.partition(".")[2], None)
+            return isinstance(value, builtin_type) if isinstance(builtin_type, type) else Unknown("isinstance")
+        if isinstance(kind, ClassRef) and isinstance(value, Instance) and value.cls:
+            line = self.classes.lineage(value.cls)
+            return any(c.node is kind.node for c in line.order) or (Unknown("isinstance") if line.open else False)
+        if isinstance(kind, ClassRef) and isinstance(value, EnumMember):
+            return value.cls.node is kind.node
+        return Unknown("isinstance")
+
+
+def _decorator_name(node: ast.expr) -> str:
+    inner = node.func if isinstance(node, ast.Call) else node
+    return inner.attr if isinstance(inner, ast.Attribute) else inner.id if isinstance(inner, ast.Name) else ast.unparse(inner)

@@ -1,0 +1,20 @@
+"""Libraries that come with the NVIDIA driver of the GPU host, never from a wheel.
+
+Source: NVIDIA driver README, "Installed components". On a host without a driver they can't be found, and that says
+nothing of the environment; so they are assumed to be there, with the functions that their API documents.
+"""
+
+import re
+from collections.abc import Callable
+
+_CUDA_DRIVER = re.compile(r"cu(?!File|pti)[A-Z]\w*")
+_NVML = re.compile(r"nvml[A-Z]\w*")
+
+DRIVER_LIBRARIES: dict[str, Callable[[str], object]] = {
+    "libcuda.so.1": _CUDA_DRIVER.fullmatch,
+    "libcuda.so": _CUDA_DRIVER.fullmatch,
+    "libnvidia-ml.so.1": _NVML.fullmatch,
+    "libnvcuvid.so.1": re.compile(r"cuvid\w+").fullmatch,
+    "libnvidia-encode.so.1": re.compile(r"NvEncodeAPI\w+").fullmatch,
+}
+"""soname → whether a symbol of that name belongs to the library's API."""

@@ -1,0 +1,373 @@
+"""One ELF file → the facts that decide whether it loads.
+
+What is read is what the dynamic loader reads: the ELF header, the program headers, the dynamic section and the
+tables it points at (gABI chapters 4 and 5; symbol versions as in the LSB core specification, "Symbol Versioning").
+Fixed-size records are decoded in bulk with ``struct``: constructing pyelftools' objects for the headers of the 582
+libraries of a real environment takes longer than everything else together. The tests compare every fact with pyelftools.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from abi_checks.bytesource import ByteSource
+
+ELF_MAGIC = b"\x7fELF"
+EM_X86_64, EM_AARCH64 = 62, 183
+ET_EXEC, ET_DYN = 2, 3
+PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
+SHT_DYNSYM, SHT_NOBITS = 11, 8
+DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 4, 5, 6, 10, 14, 15, 29
+DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1 = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB
+DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
+STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 1, 2, 10
+STT_TLS = 6
+SHN_UNDEF, SHN_ABS = 0, 0xFFF1
+VER_FLG_BASE, VER_FLG_WEAK = 1, 2
+
+# A table larger than this is a lie of a damaged file: the largest string table of a real library known to us,
+# libtorch_cpu's, is about 30 MB.
+MAX_TABLE_BYTES = 1 << 28
+MAX_RECORDS = 1 << 16
+DEVICE_CODE_SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
+
+_Text = Callable[[int, str], str]
+
+Reference = tuple[bytes, bytes | None]
+"""A symbol asked for: its (mangled) name, and the version asked for, if any."""
+
+
+class ElfError(Exception):
+    """The file isn't an ELF file that can be judged; ``field`` names what is wrong in it."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section that may hold device code: name, file offset and size in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionNeed:
+    """A symbol version that the object needs of the library it names ``library``."""
+
+    library: str
+    version: str
+    weak: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ElfFacts:
+    """What one object says of itself. ``path`` is where it lies (absolute, or absolute in the environment it would become)."""
+
+    path: str
+    elf_class: int
+    """32 or 64."""
+    little_endian: bool
+    machine: int
+    """``e_machine``; 62 is x86-64, 183 is AArch64."""
+    elf_type: int
+    soname: str
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...]
+    flags_1: int
+    """``DT_FLAGS_1``."""
+    undefined: tuple[Reference, ...]
+    """Strong references only: an unresolved weak one is not an error (gABI, "Symbol Table")."""
+    defined: frozenset[bytes] = field(repr=False)
+    defined_versions: Mapping[bytes, tuple[tuple[bytes, bool], ...]] = field(repr=False)
+    """For objects with version definitions: name → (version, hidden) of each definition; absent names are unversioned."""
+    versions_defined: frozenset[str] = field(repr=False)
+    versions_needed: tuple[VersionNeed, ...] = field(repr=False)
+    has_version_definitions: bool
+    device_sections: tuple[Section, ...]
+    has_interpreter: bool
+    """Whether there is a PT_INTERP, as programs have."""
+
+
+class _Layout:
+    """Record formats of one ELF class and byte order."""
+
+    def __init__(self, bits: int, little: bool) -> None:
+        order = "<" if little else ">"
+        wide = bits == 64
+        self.header = struct.Struct(order + ("HHIQQQIHHHHHH" if wide else "HHIIIIIHHHHHH"))
+        self.segment = struct.Struct(order + ("IIQQQQQQ" if wide else "IIIIIIII"))
+        self.section = struct.Struct(order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII"))
+        self.dynamic = struct.Struct(order + ("qQ" if wide else "iI"))
+        self.symbol = struct.Struct(order + ("IBBHQQ" if wide else "IIIBBH"))
+        self.wide = wide
+        self.word = order + "I"
+        self.half = order + "H"
+        self.verneed = struct.Struct(order + "HHIII")
+        self.vernaux = struct.Struct(order + "IHHII")
+        self.verdef = struct.Struct(order + "HHHHIII")
+        self.verdaux = struct.Struct(order + "II")
+
+
+_LAYOUTS = {(bits, little): _Layout(bits, little) for bits in (32, 64) for little in (True, False)}
+
+
+def read_elf(data: ByteSource, path: str) -> ElfFacts:
+    """Read the facts of the ELF file in ``data``.
+
+    Raises ElfError, with the field at fault, for anything that isn't a whole, dynamic ELF file.
+    """
+    return _Reader(data, path).facts()
+
+
+class _Reader:
+    def __init__(self, data: ByteSource, path: str) -> None:
+        self.data = data
+        self.path = path
+        head = data.read(0, 64)
+        if len(head) < 4:
+            raise ElfError("file", f"{data.size} bytes long, too short for an ELF file")
+        if head[:4] != ELF_MAGIC:
+            raise ElfError("e_ident", f"starts with {head[:4].hex(' ')}, not with the ELF magic number")
+        if len(head) < 52:
+            raise ElfError("file", f"{data.size} bytes long, too short for an ELF header")
+        if head[4] not in (1, 2) or head[5] not in (1, 2):
+            raise ElfError("e_ident", f"class {head[4]} and byte order {head[5]} are not ELF's")
+        self.bits = 64 if head[4] == 2 else 32
+        self.little = head[5] == 1
+        self.layout = _LAYOUTS[self.bits, self.little]
+        if len(head) < 16 + self.layout.header.size:
+            raise ElfError("file", f"{data.size} bytes long, too short for an ELF header")
+        (self.elf_type, self.machine, _, _, self.phoff, self.shoff, _, _, self.phentsize, self.phnum, self.shentsize,
+         self.shnum, self.shstrndx) = self.layout.header.unpack_from(head, 16)  # fmt: skip
+        self.loads: list[tuple[int, int, int]] = []  # (address, size in the file, offset) of each PT_LOAD
+
+    def facts(self) -> ElfFacts:
+        dynamic_range, has_interpreter = self._segments()
+        entries = self._dynamic(*dynamic_range)
+        single = {tag: value for tag, value in entries}
+        strings = self._table("DT_STRTAB", single.get(DT_STRTAB), single.get(DT_STRSZ, 0))
+
+        def text(offset: int, tag: str) -> str:
+            end = strings.find(b"\0", offset)
+            if offset >= len(strings) or end < 0:
+                raise ElfError(tag, f"offset {offset} lies outside the string table of {len(strings)} bytes")
+            return strings[offset:end].decode("utf-8", "backslashreplace")
+
+        def paths(tag: int, name: str) -> tuple[str, ...]:
+            return tuple(part for part in text(single[tag], name).split(":") if part) if tag in single else ()
+
+        sections = self._sections()
+        verdefs = self._version_definitions(single, text)
+        verneeds = self._version_needs(single, text)
+        undefined, defined, defined_versions = self._symbols(single, strings, sections, verdefs, verneeds)
+        return ElfFacts(
+            path=self.path,
+            elf_class=self.bits,
+            little_endian=self.little,
+            machine=self.machine,
+            elf_type=self.elf_type,
+            soname=text(single[DT_SONAME], "DT_SONAME") if DT_SONAME in single else "",
+            needed=tuple(text(value, "DT_NEEDED") for tag, value in entries if tag == DT_NEEDED),
+            rpath=paths(DT_RPATH, "DT_RPATH"),
+            runpath=paths(DT_RUNPATH, "DT_RUNPATH"),
+            flags_1=single.get(DT_FLAGS_1, 0),
+            undefined=undefined,
+            defined=defined,
+            defined_versions=defined_versions,
+            versions_defined=frozenset(version.decode() for version, base in verdefs.values() if not base),
+            versions_needed=tuple(need for need in verneeds.values()),
+            has_version_definitions=bool(verdefs),
+            device_sections=tuple(
+                Section(name.decode(), offset, size)
+                for name, kind, offset, size in sections
+                if name in DEVICE_CODE_SECTIONS and kind != SHT_NOBITS and size
+            ),
+            has_interpreter=has_interpreter,
+        )
+
+    def _segments(self) -> tuple[tuple[int, int], bool]:
+        layout = self.layout.segment
+        if self.phnum == 0:
+            raise ElfError("e_phnum", "there are no program headers, so nothing to load (a relocatable object or debug file?)")
+        if self.phentsize != layout.size:
+            raise ElfError("e_phentsize", f"{self.phentsize}, where this class of ELF file has {layout.size}")
+        raw = self.data.read(self.phoff, layout.size * self.phnum)
+        if len(raw) < layout.size * self.phnum:
+            raise ElfError("e_phoff", f"the program headers at {self.phoff} lie past the end of the file ({self.data.size} bytes)")
+        dynamic: tuple[int, int] | None = None
+        has_interpreter = False
+        for record in layout.iter_unpack(raw):
+            if self.layout.wide:
+                kind, _, offset, address, _, file_size, _, _ = record
+            else:
+                kind, offset, address, _, file_size, _, _, _ = record
+            if kind == PT_LOAD:
+                if offset + file_size > self.data.size:
+                    raise ElfError("PT_LOAD", f"a segment ends at {offset + file_size}, and the file at {self.data.size}: it is cut short")
+                self.loads.append((address, file_size, offset))
+            elif kind == PT_DYNAMIC:
+                dynamic = (offset, file_size)
+            elif kind == PT_INTERP:
+                has_interpreter = True
+        if dynamic is None:
+            raise ElfError("PT_DYNAMIC", "there is no dynamic section: a static object can't be loaded")
+        return dynamic, has_interpreter
+
+    def _dynamic(self, offset: int, size: int) -> list[tuple[int, int]]:
+        layout = self.layout.dynamic
+        if size > MAX_TABLE_BYTES:
+            raise ElfError("PT_DYNAMIC", f"a dynamic section of {size} bytes is not credible")
+        raw = self.data.read(offset, size)
+        entries = []
+        for tag, value in layout.iter_unpack(raw[: len(raw) // layout.size * layout.size]):
+            if tag == 0:
+                return entries
+            entries.append((tag & 0xFFFFFFFF, value))
+        raise ElfError("PT_DYNAMIC", f"no DT_NULL ends the dynamic section at {offset}")
+
+    def _offset(self, name: str, address: int) -> int:
+        """The file offset of a virtual address."""
+        for start, size, offset in self.loads:
+            if start <= address < start + size:
+                return offset + address - start
+        raise ElfError(name, f"address {address:#x} lies in no segment of the file")
+
+    def _table(self, name: str, address: int | None, size: int) -> bytes:
+        if address is None:
+            raise ElfError(name, "missing from the dynamic section")
+        if size > MAX_TABLE_BYTES:
+            raise ElfError(name, f"a table of {size} bytes is not credible")
+        raw = self.data.read(self._offset(name, address), size)
+        if len(raw) < size:
+            raise ElfError(name, f"{size} bytes at {address:#x} reach past the end of the file")
+        return raw
+
+    def _sections(self) -> list[tuple[bytes, int, int, int]]:
+        """(name, type, offset, size) of each section; none where the table is stripped or unusable, since loading needs none."""
+        layout = self.layout.section
+        if not self.shnum or self.shentsize != layout.size:
+            return []
+        raw = self.data.read(self.shoff, layout.size * self.shnum)
+        if len(raw) < layout.size * self.shnum or self.shstrndx >= self.shnum:
+            return []
+        rows = [(row[0], row[1], row[4], row[5]) for row in layout.iter_unpack(raw)]
+        names = self.data.read(rows[self.shstrndx][2], min(rows[self.shstrndx][3], 1 << 20))
+        return [(names[at : names.find(b"\0", at)], kind, offset, size) for at, kind, offset, size in rows]
+
+    def _symbol_count(self, single: dict[int, int], sections: list[tuple[bytes, int, int, int]]) -> int:
+        """How many symbols DT_SYMTAB has: the loader need not know, so no single field says it."""
+        table = self._offset("DT_SYMTAB", single[DT_SYMTAB])
+        counts = [size // self.layout.symbol.size for _, kind, offset, size in sections if kind == SHT_DYNSYM and offset == table]
+        if not counts and DT_HASH in single:
+            counts.append(struct.unpack(self.layout.word[0] + "2I", self._table("DT_HASH", single[DT_HASH], 8))[1])
+        if not counts and DT_GNU_HASH in single:
+            counts.append(self._gnu_hash_count(single[DT_GNU_HASH]))
+        if not counts and single.get(DT_STRTAB, 0) > single[DT_SYMTAB]:
+            # Stripped of sections and without a hash table: linkers put the string table right behind the symbols.
+            counts.append((single[DT_STRTAB] - single[DT_SYMTAB]) // self.layout.symbol.size)
+        return max(counts, default=0)
+
+    def _gnu_hash_count(self, address: int) -> int:
+        order = self.layout.word[0]
+        buckets, first, bloom, _ = struct.unpack(order + "4I", self._table("DT_GNU_HASH", address, 16))
+        start = address + 16 + bloom * (self.bits // 8)
+        last = max(struct.unpack(f"{order}{buckets}I", self._table("DT_GNU_HASH", start, buckets * 4)), default=0)
+        if last < first:
+            return int(first)
+        chains = start + buckets * 4
+        for index in range(last - first, MAX_TABLE_BYTES):
+            (link,) = struct.unpack(order + "I", self._table("DT_GNU_HASH", chains + index * 4, 4))
+            if link & 1:
+                return first + index + 1
+        raise ElfError("DT_GNU_HASH", "a chain has no end")
+
+    def _symbols(
+        self,
+        single: dict[int, int],
+        strings: bytes,
+        sections: list[tuple[bytes, int, int, int]],
+        verdefs: dict[int, tuple[bytes, bool]],
+        verneeds: dict[int, VersionNeed],
+    ) -> tuple[tuple[Reference, ...], frozenset[bytes], dict[bytes, tuple[tuple[bytes, bool], ...]]]:
+        if DT_SYMTAB not in single:
+            raise ElfError("DT_SYMTAB", "missing from the dynamic section")
+        layout = self.layout.symbol
+        count = self._symbol_count(single, sections)
+        raw = self._table("DT_SYMTAB", single[DT_SYMTAB], count * layout.size)
+        versions: tuple[int, ...] = ()
+        if DT_VERSYM in single:
+            versions = struct.unpack(f"{self.layout.half[0]}{count}H", self._table("DT_VERSYM", single[DT_VERSYM], count * 2))
+        wanted = {index: need.version.encode() for index, need in verneeds.items()}
+        undefined: list[Reference] = []
+        defined: list[bytes] = []
+        defined_versions: dict[bytes, tuple[tuple[bytes, bool], ...]] = {}
+        find = strings.find
+        wide = self.layout.wide
+        for index, record in enumerate(layout.iter_unpack(raw)):
+            if wide:
+                at, info, other, section, value, _ = record
+            else:
+                at, value, _, info, other, section = record
+            binding = info >> 4
+            if section == SHN_UNDEF:
+                if binding == STB_GLOBAL and at:
+                    name = strings[at : find(b"\0", at)]
+                    undefined.append((name, wanted.get(versions[index] & 0x7FFF) if versions else None))
+                continue
+            # Only what another object could bind to (glibc 2.36, elf/dl-lookup.c, check_match).
+            if binding not in (STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE) or other & 3 in (1, 2):
+                continue
+            if value == 0 and section != SHN_ABS and info & 15 != STT_TLS:
+                continue
+            name = strings[at : find(b"\0", at)]
+            defined.append(name)
+            if verdefs and versions:
+                number = versions[index]
+                version, base = verdefs.get(number & 0x7FFF, (b"", True))
+                if not base:
+                    defined_versions[name] = (*defined_versions.get(name, ()), (version, bool(number & 0x8000)))
+        return tuple(undefined), frozenset(defined), defined_versions
+
+    def _version_needs(self, single: dict[int, int], text: _Text) -> dict[int, VersionNeed]:
+        """Version index → what is needed of whom."""
+        needs: dict[int, VersionNeed] = {}
+        if DT_VERNEED not in single:
+            return needs
+        at = single[DT_VERNEED]
+        for _ in range(min(single.get(DT_VERNEEDNUM, 0), MAX_RECORDS)):
+            _, count, library, aux, following = self.layout.verneed.unpack(self._table("DT_VERNEED", at, 16))
+            entry = at + aux
+            for _ in range(count):
+                _, flags, index, name, next_aux = self.layout.vernaux.unpack(self._table("DT_VERNEED", entry, 16))
+                needs[index & 0x7FFF] = VersionNeed(text(library, "DT_VERNEED"), text(name, "DT_VERNEED"), bool(flags & VER_FLG_WEAK))
+                if not next_aux:
+                    break
+                entry += next_aux
+            if not following:
+                break
+            at += following
+        return needs
+
+    def _version_definitions(self, single: dict[int, int], text: _Text) -> dict[int, tuple[bytes, bool]]:
+        """Version index → (name, whether it is the base, which only repeats the soname)."""
+        definitions: dict[int, tuple[bytes, bool]] = {}
+        if DT_VERDEF not in single:
+            return definitions
+        at = single[DT_VERDEF]
+        for _ in range(min(single.get(DT_VERDEFNUM, 0), MAX_RECORDS)):
+            _, flags, index, _, _, aux, following = self.layout.verdef.unpack(self._table("DT_VERDEF", at, 20))
+            name, _ = self.layout.verdaux.unpack(self._table("DT_VERDEF", at + aux, 8))
+            definitions[index & 0x7FFF] = (text(name, "DT_VERDEF").encode(), bool(flags & VER_FLG_BASE))
+            if not following:
+                break
+            at += following
+        return definitions

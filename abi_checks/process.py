@@ -1,0 +1,94 @@
+"""What a serving process has loaded before it asks for an extension module.
+
+An extension of the torch world is opened by an interpreter that has executed ``import torch``: libraries in the process
+by then satisfy NEEDED entries by their soname, whatever the search would have found, and those loaded with RTLD_GLOBAL
+lend their symbols to everything. Source: torch/__init__.py, ``_load_global_deps`` and ``_preload_cuda_deps`` (2.4 to 2.11).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from abi_checks.loader import Loader, Resolution
+
+TORCH_GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
+TORCH_MODULE = re.compile(r"(?:^|/)torch/_C\.[^/]*so$")
+
+# Extension modules that torch/__init__.py imports, directly or through numpy.
+NUMPY_MODULES = re.compile(r"(?:^|/)numpy/(?:_core|core|linalg|fft|random)/(?!.*_tests)[^/]+\.so$")
+
+# The CUDA libraries that torch/__init__.py opens by itself: folder below nvidia/ (CUDA 12 wheels; CUDA 13 wheels share
+# nvidia/cu13/lib), and file name. All of them before libtorch_global_deps where that can't find its libraries alone.
+PRELOADED = (
+    ("cublas", r"libcublasLt\.so\.[0-9]+"),
+    ("cublas", r"libcublas\.so\.[0-9]+"),
+    ("cudnn", r"libcudnn\.so\.[0-9]+"),
+    ("cuda_nvrtc", r"libnvrtc\.so\.[0-9]+"),
+    ("cuda_nvrtc", r"libnvrtc-builtins\.so\.[0-9.]+"),
+    ("cuda_runtime", r"libcudart\.so\.[0-9]+"),
+    ("cuda_cupti", r"libcupti\.so\.[0-9]+"),
+    ("cufft", r"libcufft\.so\.[0-9]+"),
+    ("curand", r"libcurand\.so\.[0-9]+"),
+    ("nvjitlink", r"libnvJitLink\.so\.[0-9]+"),
+    ("cusparse", r"libcusparse\.so\.[0-9]+"),
+    ("cusparselt", r"libcusparseLt\.so\.[0-9]+"),
+    ("cusolver", r"libcusolver\.so\.[0-9]+"),
+    ("nccl", r"libnccl\.so\.[0-9]+"),
+    ("nvshmem", r"libnvshmem_host\.so\.[0-9]+"),
+    ("cufile", r"libcufile\.so\.[0-9]+"),
+)
+
+# Which of them are opened after libtorch_global_deps loaded well: since torch 2.10 every one.
+PRELOADED_AFTER_SUCCESS = re.compile(r"libnvrtc|libnvJitLink")
+ALL_PRELOADED_SINCE = (2, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What could be put into the process, and what could not.
+
+    ``interpreter`` is the program's path or "" with ``interpreter_problem`` saying why; ``torch`` tells whether ``import
+    torch`` took part; ``torch_problems`` holds the libraries of torch that could not be loaded.
+    """
+
+    interpreter: str
+    interpreter_problem: str
+    torch: bool
+    torch_problems: tuple[Resolution, ...]
+
+
+def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_version: str) -> ProcessState:
+    """Load the interpreter, and torch where ``paths`` (absolute, sorted) have it, into the loader's process.
+
+    ``torch_version`` decides what torch opens by itself; "" is taken for the latest known.
+    """
+    problem = loader.start(os.path.realpath(interpreter)) if interpreter else "no interpreter is known"
+    state = [loader.preload(path, everywhere=False) for path in paths if NUMPY_MODULES.search(path)]
+    torch_module = next((path for path in paths if TORCH_MODULE.search(path)), "")
+    if torch_module:
+        root = torch_module[: torch_module.rindex("torch/_C.")]
+        cuda_libraries = _preloaded(paths, root)
+        if not loader.would_map(root + TORCH_GLOBAL_DEPS):
+            for path in cuda_libraries:
+                loader.preload(path, everywhere=False)
+        state.append(loader.preload(root + TORCH_GLOBAL_DEPS, everywhere=True))
+        release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) or ALL_PRELOADED_SINCE
+        for path in cuda_libraries:
+            if release >= ALL_PRELOADED_SINCE or PRELOADED_AFTER_SUCCESS.search(path):
+                loader.preload(path, everywhere=False)
+        state.append(loader.preload(torch_module, everywhere=False))
+    broken = tuple(answer for answer in state if answer is not None and answer.missing and "/torch/" in answer.path)
+    return ProcessState("" if problem else interpreter, problem, bool(torch_module), broken)
+
+
+def _preloaded(paths: Iterable[str], root: str) -> list[str]:
+    """The CUDA libraries of the nvidia wheels, in the order in which torch would open them."""
+    candidates = [path for path in paths if path.startswith(root + "nvidia/")]
+    chosen = []
+    for folder, pattern in PRELOADED:
+        match = re.compile(rf"nvidia/(?:{folder}|cu[0-9]+)/lib/{pattern}$")
+        chosen += [path for path in candidates if match.search(path)][:1]
+    return chosen

@@ -1,0 +1,186 @@
+"""Virtual environments, plain folders and single shared objects on disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from abi_checks.bytesource import FileSource
+from abi_checks.errors import SourceError
+from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+
+LIBRARY_NAME = re.compile(r"\.so(\.|$)|\.so[-_]")
+"""Names under which shared objects are installed: libx.so, libx.so.1.2, _x.cpython-312-x86_64-linux-gnu.so."""
+
+
+class FolderSource:
+    """Every file below ``root`` whose name contains ``.so`` and that starts with the ELF magic, or should.
+
+    Symbolic links to files are followed, links to folders are not; each inode is visited once, under the first of its
+    paths in sorted order. Raises SourceError when the folder can't be read at all.
+    """
+
+    on_disk = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = os.path.abspath(root)
+        self.label = str(root)
+        if not os.path.isdir(self.root):
+            raise SourceError(f"{root}: no such folder")
+        try:
+            os.scandir(self.root).close()
+        except OSError as error:
+            raise SourceError(f"{root}: cannot read this folder: {error.strerror}") from error
+        python = Path(self.root, "bin", "python")
+        self.is_environment = Path(self.root, "pyvenv.cfg").is_file()
+        self.interpreter: Path | None = python if self.is_environment and python.exists() else Path(sys.executable)
+        self._folders: dict[str, frozenset[str]] = {}
+        self._site_packages: set[str] = set()
+
+    def objects(self) -> Iterator[SourceObject | Unreadable]:
+        """See :class:`abi_checks.sources.interface.Source`."""
+        groups: dict[tuple[int, int], list[str]] = {}
+        problems: list[Unreadable] = []
+        self._walk(self.root, groups, problems)
+        yield from problems
+        for identity, paths in sorted(groups.items(), key=lambda item: item[1][0]):
+            paths.sort()
+            try:
+                with FileSource(paths[0]) as data:
+                    yield SourceObject(self._relative(paths[0]), data, tuple(map(self._relative, paths[1:])), identity)
+            except OSError as error:
+                yield Unreadable(self._relative(paths[0]), f"cannot be read: {error.strerror}")
+
+    def folders(self) -> Mapping[str, frozenset[str]]:
+        """See :class:`abi_checks.sources.interface.Source`."""
+        return self._folders
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        """The distributions whose .dist-info folders were seen by ``objects``."""
+        # Distributions that another one carries inside a package (setuptools/_vendor) are not installed ones.
+        tops = [
+            folder
+            for folder in sorted(self._site_packages)
+            if not any(str(parent) in self._site_packages for parent in Path(folder).parents)
+        ]
+        return tuple(found for folder in tops for found in read_distributions(Path(folder), self.root))
+
+    def _relative(self, path: str) -> str:
+        return path[len(self.root) + 1 :] if self.root != "/" else path[1:]
+
+    def _walk(self, folder: str, groups: dict[tuple[int, int], list[str]], problems: list[Unreadable]) -> None:
+        names: list[str] = []
+        try:
+            with os.scandir(folder) as entries:
+                listed = list(entries)
+        except OSError as error:
+            problems.append(Unreadable(self._relative(folder), f"folder cannot be read: {error.strerror}"))
+            return
+        for entry in listed:
+            name = entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if name == "__pycache__":
+                    continue
+                if name.endswith(".dist-info"):
+                    self._site_packages.add(folder)
+                self._walk(entry.path, groups, problems)
+            elif ".so" in name and LIBRARY_NAME.search(name):
+                try:
+                    status = entry.stat()
+                except OSError as error:
+                    what = "a broken symbolic link" if entry.is_symlink() else f"cannot be read: {error.strerror}"
+                    problems.append(Unreadable(self._relative(entry.path), what))
+                    continue
+                if status.st_mode & 0o170000 == 0o100000:
+                    groups.setdefault((status.st_dev, status.st_ino), []).append(entry.path)
+                    names.append(name)
+        if names:
+            self._folders[folder] = frozenset(names)
+
+
+class FileTarget:
+    """A single shared object; its folder is listed so that siblings are found as the loader would."""
+
+    on_disk = True
+
+    def __init__(self, path: Path) -> None:
+        self.label = str(path)
+        self._path = os.path.abspath(path)
+        self.root = os.path.dirname(self._path)
+        self.interpreter: Path | None = enclosing_interpreter(Path(self._path)) or Path(sys.executable)
+
+    def objects(self) -> Iterator[SourceObject | Unreadable]:
+        """See :class:`abi_checks.sources.interface.Source`."""
+        name = os.path.basename(self._path)
+        try:
+            status = os.stat(self._path)
+            with FileSource(self._path) as data:
+                yield SourceObject(name, data, (), (status.st_dev, status.st_ino))
+        except OSError as error:
+            yield Unreadable(name, f"cannot be read: {error.strerror}")
+
+    def folders(self) -> Mapping[str, frozenset[str]]:
+        """See :class:`abi_checks.sources.interface.Source`."""
+        return {}
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        """A single file belongs to no distribution."""
+        return ()
+
+
+def enclosing_interpreter(path: Path) -> Path | None:
+    """The interpreter of the virtual environment that ``path`` lies in, if it lies in one."""
+    for folder in path.parents:
+        if (folder / "pyvenv.cfg").is_file():
+            python = folder / "bin" / "python"
+            return python if python.exists() else None
+    return None
+
+
+def read_distributions(site_packages: Path, root: str) -> Iterator[Distribution]:
+    """Each ``*.dist-info`` of one site-packages folder, in sorted order; damaged ones are passed over here.
+
+    (A damaged one is what ``cu130-stack verify`` is for; the ABI checks only need to know who owns which file.)
+    """
+    prefix = os.path.relpath(site_packages, root)
+    prefix = "" if prefix == "." else prefix + "/"
+    for folder in sorted(site_packages.glob("*.dist-info")):
+        name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
+        headers, tags, record = _read(folder / "METADATA"), _read(folder / "WHEEL"), _read(folder / "RECORD")
+        requires: tuple[str, ...] = ()
+        if headers:
+            message = HeaderParser().parsestr(headers.partition("\n\n")[0] + "\n\n")
+            name, version = message.get("Name", name), message.get("Version", version)
+            requires = tuple(message.get_all("Requires-Dist") or ())
+        yield Distribution(
+            name=canonicalize_name(name),
+            version=version,
+            folder=prefix + folder.name,
+            requires=requires,
+            tags=tuple(line[5:].strip() for line in tags.splitlines() if line.startswith("Tag: ")),
+            files=frozenset(record_paths(record, prefix)),
+        )
+
+
+def record_paths(record: str, prefix: str) -> Iterator[str]:
+    """The paths of a RECORD file, below ``prefix``, with ``..`` resolved."""
+    for line in record.splitlines():
+        if line.startswith('"'):
+            path = line[1:].partition('",')[0].replace('""', '"')
+        else:
+            path = line.partition(",")[0]
+        if path:
+            yield os.path.normpath(prefix + path) if ".." in path else prefix + path
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

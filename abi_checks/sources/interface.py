@@ -1,0 +1,76 @@
+"""What every source yields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from abi_checks.bytesource import ByteSource
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """One file that is, or should be, an ELF shared object.
+
+    ``path`` is POSIX, relative to the source's root. ``aliases`` are further paths of the same file (symbolic and
+    hard links). ``identity`` is (device, inode) for files on disk, else None. ``data`` is valid only until the next object is asked for.
+    """
+
+    path: str
+    data: ByteSource
+    aliases: tuple[str, ...] = ()
+    identity: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file or folder of the source that could not be read: reported, never passed over."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """An installed (or to be installed) distribution.
+
+    ``files`` are its RECORD's paths relative to the source's root; ``folder`` is its .dist-info, likewise;
+    ``requires`` are its Requires-Dist lines; ``tags`` the Tag lines of its WHEEL file.
+    """
+
+    name: str
+    """Normalised (PEP 503)."""
+    version: str
+    folder: str
+    requires: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    files: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def label(self) -> str:
+        """``name==version``."""
+        return f"{self.name}=={self.version}"
+
+
+class Source(Protocol):
+    """One target, as a stream of files.
+
+    ``root`` is the absolute folder that paths are relative to; for wheels it is the folder of an environment that
+    doesn't exist, and ``on_disk`` is False. ``interpreter`` is the Python that will load the objects, if one is known.
+    """
+
+    label: str
+    root: str
+    on_disk: bool
+    interpreter: Path | None
+
+    def objects(self) -> Iterator[SourceObject | Unreadable]:
+        """Each distinct file once, in the order of paths."""
+
+    def folders(self) -> Mapping[str, frozenset[str]]:
+        """Absolute folder → the names in it that may be libraries; complete once ``objects`` is exhausted."""
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        """The distributions of the source; () where there are none."""
