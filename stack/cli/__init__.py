@@ -18,6 +18,7 @@ COMMANDS = {
     "lock": "resolve the definitions into hashed lock files, or check that the committed ones are current",
     "build": "build a stack from its lock, judge it, and switch to it",
     "verify": "compare an installed stack with its lock and its RECORD files",
+    "patch": "apply, revert or show the source patches of an installed environment",
 }
 
 
