@@ -4,9 +4,9 @@ A fatbin section is a row of fat binaries. Each has a header (magic number, 16-b
 64-bit size of what follows) and then entries: a header that states its own size and that of its payload, and the
 payload, compressed or not. Architecture and suffix stand in the entry's header, so payloads are never read.
 
-NVIDIA documents the sections (fatbinary_section.h of the CUDA toolkit) but not this layout. What is used of it was found
-by compiling with nvcc 13.0 for plain, ``a`` and ``f`` targets in every compression mode, and agrees with cuobjdump 13.1
-on every library of the environments in tests/abi_checks/test_fatbin.py.
+NVIDIA documents the sections (fatbinary_section.h of the CUDA toolkit) but not this layout. What is used of it was
+found by compiling with nvcc 13.0 for plain, ``a`` and ``f`` targets in every compression mode, and agrees with
+cuobjdump 13.1 on every library of the environments in tests/abi_checks/test_fatbin.py.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from abi_checks.elf import ElfError, Section
 
 MAGIC = 0xBA55ED50
 LINKABLE_SECTION = "__nv_relfatbin"
+FATBIN_SECTIONS = (".nv_fatbin", LINKABLE_SECTION)
+REGISTERED_SECTION = ".nvFatBinSegment"
+"""Where start-up code finds the fat binaries that it registers with the CUDA runtime."""
 _HEADER = struct.Struct("<IHHQ")  # magic number, version, header size, size of all entries
 _ENTRY = struct.Struct("<H2xIQ12xI8xI")  # kind, header size, payload size, architecture, flags
 _ARCHITECTURE_SPECIFIC = 1 << 20
 _FAMILY_SPECIFIC = 1 << 21
+_SUFFIXES = _ARCHITECTURE_SPECIFIC | _FAMILY_SPECIFIC
 # The largest number seen in one library, cuBLASLt 12.8, is 5,868; a damaged file must not keep us busy.
 MAX_STEPS = 1 << 17
+_Entry = tuple[int, int, int]
+"""Kind, architecture, suffix flags."""
 
 
 class CodeKind(StrEnum):
@@ -48,45 +54,72 @@ _KINDS = {1: CodeKind.PTX, 2: CodeKind.SM, 8: CodeKind.LTO}
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceCode:
-    """Code of one kind for one architecture in one object."""
+    """Code of one kind for one architecture."""
 
-    linkable: bool
-    """Input of the device linker (section ``__nv_relfatbin``), which a driver never loads."""
     kind: CodeKind
     capability: int
     """Compute capability times ten: 90, 120."""
     suffix: str
     """``a`` (this capability alone), ``f`` (its family) or nothing."""
-    count: int
-    """Number of entries in the object's fat binaries."""
 
     @property
-    def arch(self) -> str:
-        """The architecture as compilers name it, without ``sm_`` or ``compute_``: ``90a``."""
-        return f"{self.capability}{self.suffix}"
+    def name(self) -> str:
+        """As compilers name it: ``sm_90a`` for machine code, ``compute_120f`` for PTX, ``lto_90``."""
+        prefix = "compute" if self.kind is CodeKind.PTX else self.kind.value
+        return f"{prefix}_{self.capability}{self.suffix}"
 
 
-def read_device_code(data: ByteSource, sections: Iterable[Section]) -> tuple[DeviceCode, ...]:
-    """The device code in the given fatbin sections of the object in ``data``, sorted.
+@dataclass(frozen=True, slots=True, order=True)
+class FatBinaries:
+    """All fat binaries of one object that hold code for the same architectures; usually each is a source file's.
+
+    The driver takes each kernel from the fat binary it was compiled into, so an object can serve an architecture in
+    some of its kernels and not in others.
+    """
+
+    linkable: bool
+    """Input of the device linker (section ``__nv_relfatbin``), which a driver never loads."""
+    codes: tuple[DeviceCode, ...]
+    """One for each entry, sorted."""
+    count: int
+    """How many such fat binaries there are."""
+
+
+def read_device_code(data: ByteSource, sections: Iterable[Section]) -> tuple[FatBinaries, ...]:
+    """The fat binaries in the given fatbin sections of the object in ``data``, sorted.
 
     Raises ElfError, with the field at fault, where a section isn't a row of whole fat binaries.
     """
-    seen: Counter[tuple[bool, int, int, str]] = Counter()
+    seen: Counter[tuple[bool, tuple[_Entry, ...]]] = Counter()
     for section in sections:
-        linkable = section.name == LINKABLE_SECTION
-        for kind, capability, flags in _entries(data, section):
-            suffix = "a" if flags & _ARCHITECTURE_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
-            seen[linkable, kind, capability, suffix] += 1
+        if section.name in FATBIN_SECTIONS:
+            linkable = section.name == LINKABLE_SECTION
+            seen.update((linkable, tuple(sorted(entries))) for entries in _fat_binaries(data, section))
     return tuple(
         sorted(
-            DeviceCode(linkable, _KINDS.get(kind, CodeKind.OTHER), capability, suffix, count)
-            for (linkable, kind, capability, suffix), count in seen.items()
+            FatBinaries(linkable, tuple(sorted(_decoded(*entry) for entry in entries)), count)
+            for (linkable, entries), count in seen.items()
         )
     )
 
 
-def _entries(data: ByteSource, section: Section) -> Iterator[tuple[int, int, int]]:
-    """(kind, architecture, flags) of each entry in a fatbin section."""
+def code_names(binaries: Iterable[FatBinaries]) -> tuple[str, ...]:
+    """The architectures that an object has code for, sorted.
+
+    As in cuobjdump's listing, relocatable device code counts only where there is no other.
+    """
+    binaries = tuple(binaries)
+    loadable = [group for group in binaries if not group.linkable]
+    return tuple(code.name for code in sorted({code for group in loadable or binaries for code in group.codes}))
+
+
+def _decoded(kind: int, capability: int, flags: int) -> DeviceCode:
+    suffix = "a" if flags & _ARCHITECTURE_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
+    return DeviceCode(_KINDS.get(kind, CodeKind.OTHER), capability, suffix)
+
+
+def _fat_binaries(data: ByteSource, section: Section) -> Iterator[list[_Entry]]:
+    """The entries of each fat binary in a fatbin section."""
     at, section_end = section.offset, section.offset + section.size
     if section_end > data.size:
         raise ElfError(section.name, f"ends at {section_end}, and the file at {data.size}")
@@ -108,6 +141,7 @@ def _entries(data: ByteSource, section: Section) -> Iterator[tuple[int, int, int
                 section.name, f"the fat binary at {at} states sizes {header_size} and {size}, past the section's end"
             )
         at += header_size
+        entries = []
         while at < end:
             entry = data.read(at, _ENTRY.size)
             if len(entry) < _ENTRY.size:
@@ -117,11 +151,12 @@ def _entries(data: ByteSource, section: Section) -> Iterator[tuple[int, int, int
             if entry_header_size < _ENTRY.size or following > end:
                 raise ElfError(
                     section.name,
-                    f"the entry at {at} states sizes {entry_header_size} and {payload_size}, past the end of its fat binary",
+                    f"the entry at {at} states sizes {entry_header_size} and {payload_size}, past its fat binary's end",
                 )
-            yield kind, capability, flags
+            entries.append((kind, capability, flags & _SUFFIXES))
             at = following
             steps = _count(section, steps)
+        yield entries
 
 
 def _count(section: Section, steps: int) -> int:

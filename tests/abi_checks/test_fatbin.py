@@ -1,4 +1,4 @@
-"""Device code read from fatbin headers: hand-made sections, sections made by nvcc, and cuobjdump's word on real libraries."""
+"""Device code read from fatbin headers: hand-made sections, nvcc's, and cuobjdump's word on real libraries."""
 
 import os
 import re
@@ -12,7 +12,15 @@ import pytest
 
 from abi_checks.bytesource import BufferSource, FileSource
 from abi_checks.elf import ElfError, Section, read_elf
-from abi_checks.fatbin import LINKABLE_SECTION, MAX_STEPS, CodeKind, DeviceCode, read_device_code
+from abi_checks.fatbin import (
+    LINKABLE_SECTION,
+    MAX_STEPS,
+    CodeKind,
+    DeviceCode,
+    FatBinaries,
+    code_names,
+    read_device_code,
+)
 
 ENVIRONMENTS = Path.home() / ".cache/cu130-stack/envs"
 ARCHITECTURE_SPECIFIC, FAMILY_SPECIFIC = 0x100000, 0x200000
@@ -29,38 +37,46 @@ def fat_binary(*entries: bytes) -> bytes:
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
-def read(raw: bytes, name: str = ".nv_fatbin", before: int = 0) -> tuple[DeviceCode, ...]:
+def read(raw: bytes, name: str = ".nv_fatbin", before: int = 0) -> tuple[FatBinaries, ...]:
     return read_device_code(BufferSource(b"\xaa" * before + raw), [Section(name, before, len(raw))])
 
 
-def test_entries_are_counted_by_kind_and_architecture() -> None:
-    raw = fat_binary(
-        entry(2, 90, 0x11 | ARCHITECTURE_SPECIFIC),
+def test_fat_binaries_are_grouped_by_what_they_hold() -> None:
+    both = fat_binary(
         entry(2, 120, 0x8011 | FAMILY_SPECIFIC, header_size=112),
+        entry(2, 90, 0x11 | ARCHITECTURE_SPECIFIC),
         entry(1, 90),
-    ) + fat_binary(entry(2, 90, 0x2011 | ARCHITECTURE_SPECIFIC), entry(8, 80), entry(2, 90))
-    codes = read(raw, before=24)
-    assert {(code.kind, code.arch): code.count for code in codes} == {
-        (CodeKind.LTO, "80"): 1,
-        (CodeKind.PTX, "90"): 1,
-        (CodeKind.SM, "90"): 1,
-        (CodeKind.SM, "90a"): 2,
-        (CodeKind.SM, "120f"): 1,
-    }
-    assert not any(code.linkable for code in codes)
+    )
+    other = fat_binary(entry(2, 90, 0x2011), entry(8, 80))
+    groups = read(both + other + both, before=24)
+    assert groups == (
+        FatBinaries(False, (DeviceCode(CodeKind.LTO, 80, ""), DeviceCode(CodeKind.SM, 90, "")), 1),
+        FatBinaries(
+            False,
+            (DeviceCode(CodeKind.PTX, 90, ""), DeviceCode(CodeKind.SM, 90, "a"), DeviceCode(CodeKind.SM, 120, "f")),
+            2,
+        ),
+    )
+    assert code_names(groups) == ("lto_80", "compute_90", "sm_90", "sm_90a", "sm_120f")
 
 
 def test_relocatable_device_code_is_told_apart() -> None:
-    assert read(fat_binary(entry(2, 80)), LINKABLE_SECTION) == (DeviceCode(True, CodeKind.SM, 80, "", 1),)
+    linkable, loadable = fat_binary(entry(2, 80)), fat_binary(entry(2, 90))
+    alone = read(linkable, LINKABLE_SECTION)
+    assert alone == (FatBinaries(True, (DeviceCode(CodeKind.SM, 80, ""),), 1),)
+    assert code_names(alone) == ("sm_80",)
+    data = BufferSource(linkable + loadable)
+    sections = [Section(LINKABLE_SECTION, 0, len(linkable)), Section(".nv_fatbin", len(linkable), len(loadable))]
+    assert code_names(read_device_code(data, sections)) == ("sm_90",)
 
 
 def test_padding_between_fat_binaries_is_skipped() -> None:
     raw = fat_binary(entry(2, 80)) + b"\0" * 24 + fat_binary(entry(2, 90))
-    assert [code.arch for code in read(raw)] == ["80", "90"]
+    assert code_names(read(raw)) == ("sm_80", "sm_90")
 
 
 def test_an_unknown_kind_is_said_to_be_one() -> None:
-    assert read(fat_binary(entry(64, 90))) == (DeviceCode(False, CodeKind.OTHER, 90, "", 1),)
+    assert code_names(read(fat_binary(entry(64, 90)))) == ("other_90",)
 
 
 WHOLE = fat_binary(entry(2, 80), entry(2, 90))
@@ -119,15 +135,8 @@ def test_code_compiled_by_nvcc(tmp_path: Path, mode: str) -> None:
         command += ["-gencode", target]
     subprocess.run([*command, str(source), "-o", str(library)], check=True, timeout=200, capture_output=True)
     with FileSource(library) as data:
-        codes = read_device_code(data, read_elf(data, str(library)).device_sections)
-    assert [f"{code.kind}_{code.arch}" for code in codes] == [
-        "ptx_120",
-        "ptx_120f",
-        "sm_90",
-        "sm_90a",
-        "sm_100f",
-        "sm_120a",
-    ]
+        groups = read_device_code(data, read_elf(data, str(library)).device_sections)
+    assert code_names(groups) == ("compute_120", "compute_120f", "sm_90", "sm_90a", "sm_100f", "sm_120a")
 
 
 def _cuobjdump() -> Path | None:
@@ -175,10 +184,11 @@ def test_cuobjdump_agrees_on_every_library_of_the_environments() -> None:
                 continue
             if not sections:
                 continue
-            codes = read_device_code(data, sections)
+            groups = read_device_code(data, sections)
         mine: Counter[tuple[str, str]] = Counter()
-        for code in codes:
-            mine[code.kind.value, code.arch] += code.count
+        for group in groups:
+            for code in group.codes:
+                mine[code.kind.value, f"{code.capability}{code.suffix}"] += group.count
         assert mine == _named_by_cuobjdump(tool, library), library
         compared += 1
     assert compared > 20
