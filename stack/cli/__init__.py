@@ -19,6 +19,7 @@ COMMANDS = {
     "build": "build a stack from its lock, judge it, and switch to it",
     "verify": "compare an installed stack with its lock and its RECORD files",
     "patch": "apply, revert or show the source patches of an installed environment",
+    "diagnose": "name the first true cause of a failure from a server log",
 }
 
 

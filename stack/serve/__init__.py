@@ -1,0 +1,1 @@
+"""Launch, watch, judge and diagnose an SGLang server."""

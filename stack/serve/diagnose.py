@@ -1,0 +1,253 @@
+"""Name the first true cause of a failure from a server's log.
+
+The last line of such a log is rarely the cause: a rank fails, its parent is told by SIGQUIT, other ranks lose their
+peer, and a handler advises to lower memory settings. Every line is therefore matched with the catalogue of signatures,
+and the matches are weighed: a cause before a symptom, a symptom before a consequence; said in an exception
+before said in passing, passing before a warning; what the server survived (it became ready afterwards) last; and among
+equals the earliest. Where no cause is known, the first traceback is shown and the verdict is ``unknown``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from abi_checks.demangle import demangle
+from abi_checks.errors import SourceError
+from stack.serve.catalogue import Kind, Match, Signature, load_catalogue
+from stack.serve.loglines import blocks, readable_line
+from stack.serve.tracebacks import HEADER, Chain, Context, TracebackReader
+
+UNKNOWN = "unknown"
+_READY = (b"The server is fired up and ready to roll", b"Application startup complete")
+_LONGEST_EXCERPT_LINE = 400
+_NOTES = 6
+_UNEXPLAINED = "The log shows a failure that no signature explains."
+_READ_TRACEBACK = "Read the first traceback from its end."
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the log; ``number`` counts from 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a log says of a failure.
+
+    ``cause`` is the id of a signature, or ``unknown``. ``check_id`` is the check of ``abi_checks`` that tells of this
+    cause before the server starts, or "". ``facts`` are the names the log gave (symbol, library, GPU …). ``failed`` is
+    false where the log shows no failure, or only one that the server survived. ``notes`` name what else was seen.
+    """
+
+    cause: str
+    title: str
+    meaning: str
+    remedy: str
+    check_id: str
+    excerpt: tuple[LogLine, ...]
+    facts: tuple[tuple[str, str], ...]
+    failed: bool
+    notes: tuple[str, ...] = ()
+
+
+def diagnose(path: Path | str) -> Diagnosis:
+    """Diagnose the log at ``path``; ``-`` is standard input. Raises SourceError where it cannot be read."""
+    if str(path) == "-":
+        return diagnose_stream(sys.stdin.buffer)
+    try:
+        with Path(path).open("rb") as stream:
+            return diagnose_stream(stream)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SourceError(f"{path}: cannot read the log: {reason}; name a file, or - for standard input") from error
+
+
+def diagnose_stream(stream: BinaryIO) -> Diagnosis:
+    """Diagnose a log from a stream of bytes, in one pass and bounded memory."""
+    reading = _Reading()
+    for number, block in blocks(stream):
+        reading.feed(number, block)
+    return reading.verdict()
+
+
+class _Weight(IntEnum):
+    """How much an event says about the failure; lower says more."""
+
+    CAUSE_IN_ERROR = 0
+    CAUSE_IN_PASSING = 1
+    SYMPTOM_OR_UNKNOWN = 2
+    CAUSE_CAUGHT = 3
+    CONSEQUENCE = 4
+    DEGRADED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A line that matched a signature, or (``signature`` None) a traceback that matched none."""
+
+    survived: bool
+    weight: _Weight
+    line: int
+    signature: Signature | None
+    facts: dict[str, str]
+    excerpt: tuple[LogLine, ...]
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        return (self.survived, self.weight, self.line)
+
+
+class _Reading:
+    """The state of one pass over a log."""
+
+    def __init__(self) -> None:
+        self._matches = [(match, signature) for signature in load_catalogue() for match in signature.matches]
+        self._reader = TracebackReader()
+        self._events: dict[tuple[bool, str, _Weight], _Event] = {}
+        self._unexplained: dict[int, Chain] = {}
+        self._explained: set[int] = set()
+        self._bytes = 0
+        self._binary = False
+
+    def feed(self, first: int, block: bytes) -> None:
+        """Read a block of lines; blocks with no literal of the catalogue cost one search per literal."""
+        self._bytes += len(block)
+        self._binary = self._binary or b"\0" in block
+        present = [pair for pair in self._matches if any(literal in block for literal in pair[0].literals)]
+        ready = any(mark in block for mark in _READY)
+        if not (present or ready or self._reader.active or HEADER.encode() in block):
+            return
+        for number, raw in enumerate(block.split(b"\n"), first):
+            if ready and any(mark in raw for mark in _READY):
+                self._survive()
+            context = self._reader.feed(number, readable_line(raw))
+            self._watch(context)
+            found = [pair for pair in present if any(literal in raw for literal in pair[0].literals)]
+            if found:
+                self._judge(number, context, found)
+
+    def _watch(self, context: Context) -> None:
+        chain = context.chain
+        if chain is not None and not chain.caught and not context.in_frames and chain.exceptions == 1:
+            known = chain.first_line in self._explained or chain.first_line in self._unexplained
+            if not known and len(self._unexplained) < 2:
+                self._unexplained[chain.first_line] = chain
+
+    def _judge(self, number: int, context: Context, found: list[tuple[Match, Signature]]) -> None:
+        fitting: list[tuple[Kind, int, Match, Signature, re.Match[str]]] = []
+        for match, signature in found:
+            if match.source_line != context.in_frames or not (hit := match.pattern.search(context.text)):
+                continue
+            frames = "\n".join(text for _, text in context.chain.lines) if context.chain else ""
+            if match.frame and not match.frame.search(frames):
+                continue
+            fitting.append((match.kind, len(fitting), match, signature, hit))
+        if not fitting:
+            return
+        kind, _, match, signature, hit = min(fitting, key=lambda one: one[:2])
+        weight = _weigh(kind, match, context)
+        if context.chain and (kind is not Kind.CONSEQUENCE or context.chain.exceptions == 1):
+            self._explained.add(context.chain.first_line)
+            self._unexplained.pop(context.chain.first_line, None)
+        key = (False, signature.id, weight)
+        if key not in self._events:
+            facts = {name: value for name, value in hit.groupdict().items() if value}
+            if "symbol" in facts:
+                facts["readable"] = demangle(facts["symbol"])
+            excerpt = (LogLine(number, context.text.strip()[:_LONGEST_EXCERPT_LINE]),)
+            self._events[key] = _Event(False, weight, number, signature, facts, excerpt)
+
+    def _survive(self) -> None:
+        """The server became ready: what came before did not stop it."""
+        for (survived, cause, weight), event in list(self._events.items()):
+            if not survived:
+                del self._events[False, cause, weight]
+                self._events.setdefault(
+                    (True, cause, weight),
+                    _Event(True, weight, event.line, event.signature, event.facts, event.excerpt),
+                )
+        self._unexplained.clear()
+
+    def verdict(self) -> Diagnosis:
+        """The diagnosis, when the whole log was read."""
+        events = list(self._events.values())
+        if self._unexplained:
+            chain = min(self._unexplained.values(), key=lambda one: one.first_line)
+            excerpt = tuple(LogLine(number, text) for number, text in chain.lines)
+            events.append(_Event(False, _Weight.SYMPTOM_OR_UNKNOWN, chain.first_line, None, {}, excerpt))
+        events.sort(key=lambda event: event.order)
+        if not events:
+            return self._nothing()
+        first = events[0]
+        notes = _notes(first, events[1:])
+        failed = not first.survived and first.weight is not _Weight.DEGRADED
+        signature = first.signature
+        if signature is None:
+            title, meaning, remedy = "no known cause; the first traceback is shown", _UNEXPLAINED, _READ_TRACEBACK
+            return Diagnosis(UNKNOWN, title, meaning, remedy, "", first.excerpt, (), failed, notes)
+        if first.weight is _Weight.CONSEQUENCE:
+            title, meaning, remedy = signature.title, signature.meaning, signature.remedy
+            return Diagnosis(UNKNOWN, title, meaning, remedy, "", first.excerpt, (), failed, notes)
+        return Diagnosis(
+            cause=signature.id,
+            title=signature.title.format(**first.facts),
+            meaning=signature.meaning.format(**first.facts),
+            remedy=signature.remedy.format(**first.facts),
+            check_id=signature.check,
+            excerpt=first.excerpt,
+            facts=tuple(sorted(first.facts.items())),
+            failed=failed,
+            notes=notes,
+        )
+
+    def _nothing(self) -> Diagnosis:
+        title = "the log is empty" if not self._bytes else "the log shows no failure"
+        notes = ("the file holds binary data; a log is text",) if self._binary else ()
+        return Diagnosis(
+            cause=UNKNOWN,
+            title=title,
+            meaning="There is neither a traceback nor a line of a known kind in it.",
+            remedy="Give the whole output of the server, standard error included.",
+            check_id="",
+            excerpt=(),
+            facts=(),
+            failed=False,
+            notes=notes,
+        )
+
+
+def _weigh(kind: Kind, match: Match, context: Context) -> _Weight:
+    if kind is Kind.DEGRADED:
+        return _Weight.DEGRADED
+    if kind is Kind.CONSEQUENCE:
+        return _Weight.CONSEQUENCE
+    if context.mild and not match.warning_counts:
+        return _Weight.CAUSE_CAUGHT
+    if kind is Kind.SYMPTOM:
+        return _Weight.SYMPTOM_OR_UNKNOWN
+    return (
+        _Weight.CAUSE_IN_ERROR
+        if context.severe or match.warning_counts or context.in_frames
+        else _Weight.CAUSE_IN_PASSING
+    )
+
+
+def _notes(first: _Event, others: list[_Event]) -> tuple[str, ...]:
+    notes = []
+    if first.survived:
+        notes.append("the server became ready afterwards, so this did not stop it")
+    seen = {first.signature.id if first.signature else ""}
+    for event in others:
+        name = event.signature.id if event.signature else "a traceback of no known kind"
+        if name not in seen and event.weight is not _Weight.CONSEQUENCE:
+            seen.add(name)
+            notes.append(f"also seen, line {event.line}: {name}" + (" (survived)" if event.survived else ""))
+    return tuple(notes[:_NOTES])
