@@ -12,12 +12,12 @@ import stat
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import BinaryIO, Protocol, cast
+from typing import IO, BinaryIO, Protocol, cast
 
 from isal import isal_zlib
 
@@ -40,12 +40,18 @@ _FLAG_ENCRYPTED = 0x1
 class ArchiveBytes(ByteSource, Protocol):
     """Bytes of a whole wheel, which can also be streamed."""
 
+    @property
+    def fetched(self) -> int:
+        """Bytes transferred from a server so far."""
+
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes ``start .. end`` in order, in pieces of a few MiB at most."""
 
 
 class LocalBytes:
     """A wheel on disk, or in any other cheap source of bytes."""
+
+    fetched = 0
 
     def __init__(self, source: ByteSource) -> None:
         self.size = source.size
@@ -110,140 +116,167 @@ class _Window(io.RawIOBase):
         left = max(0, self._source.size - self._position)
         length = left if size is None or size < 0 else min(size, left)
         if length > MAX_DIRECTORY_BYTES:
-            raise zipfile.BadZipFile(f"its central directory has {length} bytes, more than the {MAX_DIRECTORY_BYTES} that are read")
+            raise zipfile.BadZipFile(
+                f"its central directory has {length} bytes, more than the {MAX_DIRECTORY_BYTES} that are read"
+            )
         data = self._source.read(self._position, length)
         self._position += len(data)
         return data
 
 
-class WheelArchive:
-    """The readable members of one wheel, in the order in which they lie in the file.
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """What an archive holds: its readable members in the order in which they lie in the file, and the others."""
 
-    ``label`` names the wheel in messages. Raises SourceError where the file is no zip archive, is cut short, or has members
-    that share bytes (the way to make a small file inflate to petabytes).
+    members: tuple[Member, ...]
+    refused: tuple[Refusal, ...]
+
+
+def read_directory(source: ArchiveBytes, label: str) -> Directory:
+    """The members of the archive in ``source``; ``label`` names it in messages.
+
+    Raises SourceError where it is no zip archive, is cut short, or has members that share bytes (the way to make a
+    small file inflate to petabytes).
+    """
+    try:
+        with zipfile.ZipFile(cast(BinaryIO, _Window(source))) as opened:
+            infos, directory = opened.infolist(), opened.start_dir
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
+        why = str(error) or type(error).__name__
+        raise SourceError(
+            f"{label}: not a whole zip archive ({why}): cut short, or not a wheel; download it again"
+        ) from error
+    infos.sort(key=lambda info: info.header_offset)
+    ends = [info.header_offset for info in infos[1:]] + [directory]
+    names = Counter(info.filename for info in infos)
+    members: list[Member] = []
+    refused: list[Refusal] = []
+    for info, end in zip(infos, ends, strict=True):
+        if info.header_offset < 0 or info.header_offset + _LOCAL_HEADER.size + info.compress_size > end:
+            raise SourceError(
+                f"{label}: member {info.filename!r} overlaps the next one: a damaged or a malicious archive"
+            )
+        why = _refusal(info) or ("the archive has this name more than once" if names[info.filename] > 1 else "")
+        if why:
+            refused.append(Refusal(info.filename, why))
+        elif not info.is_dir():
+            place = (info.header_offset, end)
+            members.append(
+                Member(info.filename, info.file_size, info.compress_size, info.CRC, info.compress_type, *place)
+            )
+    return Directory(tuple(members), tuple(refused))
+
+
+def member_head(source: ArchiveBytes, member: Member, length: int) -> bytes:
+    """The first ``length`` bytes of a member (fewer where it is shorter), at the cost of one small read."""
+    start = source.read(member.header_offset, min(4096, member.end - member.header_offset))
+    skip = _data_offset(start, member)
+    if member.method == zipfile.ZIP_STORED:
+        return start[skip : skip + min(length, member.size)]
+    try:
+        return bytes(isal_zlib.decompressobj(wbits=-15).decompress(start[skip:], length))
+    except zlib.error as error:  # isal_zlib.error is this very class
+        raise MemberError(f"its compressed data are damaged: {error}") from error
+
+
+def read_member(source: ArchiveBytes, member: Member, limit: int) -> bytes:
+    """A small member as a whole; raises MemberError where it is damaged or has more than ``limit`` bytes."""
+    if member.size > limit:
+        raise MemberError(f"it has {member.size} bytes, more than the {limit} expected of such a file")
+    return b"".join(_inflate(source, member))
+
+
+def open_member(source: ArchiveBytes, member: Member, store: Store) -> ByteSource:
+    """A member's bytes, whole and with the right checksum, valid until ``store`` is used again; raises MemberError.
+
+    The whole member is inflated: linkers put the dynamic section and the section table, where every reader of ELF
+    files starts, behind everything else.
+    """
+    if member.size <= MEMORY_LIMIT:
+        return BufferSource(b"".join(_inflate(source, member)))
+    return store.keep(_inflate(source, member))
+
+
+def _inflate(source: ArchiveBytes, member: Member) -> Iterator[bytes]:
+    """The member's bytes in order; raises MemberError at the first that is not as the directory says."""
+    crc = produced = 0
+    for piece in _raw_pieces(source, member):
+        produced += len(piece)
+        if produced > member.size:
+            raise MemberError(f"it inflates to more than the {member.size} bytes that the archive says")
+        crc = isal_zlib.crc32(piece, crc)
+        yield piece
+    if produced < member.size:
+        raise MemberError(f"it ends after {produced} of {member.size} bytes: cut short")
+    if crc != member.crc:
+        raise MemberError(f"its checksum is {crc:08x}, and the archive says {member.crc:08x}: damaged")
+
+
+def _raw_pieces(source: ArchiveBytes, member: Member) -> Iterator[bytes]:
+    compressed = _compressed(source, member)
+    if member.method == zipfile.ZIP_STORED:
+        yield from compressed
+        return
+    inflater = isal_zlib.decompressobj(wbits=-15)
+    try:
+        for data in compressed:
+            while data and not inflater.eof:
+                yield inflater.decompress(data, 4 * _STEP)
+                data = inflater.unconsumed_tail
+        while not inflater.eof and (rest := inflater.decompress(b"", 4 * _STEP)):
+            yield rest
+    except zlib.error as error:  # isal_zlib.error is this very class
+        raise MemberError(f"its compressed data are damaged: {error}") from error
+
+
+def _compressed(source: ArchiveBytes, member: Member) -> Iterator[bytes]:
+    skip, left = -1, member.compressed_size
+    for chunk in source.chunks(member.header_offset, member.end):
+        if skip < 0:
+            skip = _data_offset(chunk, member)
+        part = chunk[skip : skip + left]
+        skip = max(0, skip - len(chunk))
+        left -= len(part)
+        yield part
+        if not left:
+            return
+
+
+class Store:
+    """A file without a name that holds one large member at a time; a context manager that gives its space back.
+
+    The same file serves all members: writing over pages that are already in the page cache takes a third of the time.
     """
 
-    def __init__(self, source: ArchiveBytes, label: str) -> None:
-        self._source = source
-        self.label = label
-        try:
-            with zipfile.ZipFile(cast(BinaryIO, _Window(source))) as opened:
-                infos, directory = opened.infolist(), opened.start_dir
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
-            raise SourceError(
-                f"{label}: not a whole zip archive ({error or type(error).__name__}): cut short, or not a wheel; download it again"
-            ) from error
-        infos.sort(key=lambda info: info.header_offset)
-        ends = [info.header_offset for info in infos[1:]] + [directory]
-        names = Counter(info.filename for info in infos)
-        members: list[Member] = []
-        refused: list[Refusal] = []
-        for info, end in zip(infos, ends, strict=False):
-            least = info.header_offset + _LOCAL_HEADER.size + info.compress_size
-            if info.header_offset < 0 or least > end:
-                raise SourceError(f"{label}: member {info.filename!r} overlaps the next one: a damaged or a malicious archive")
-            why = _refusal(info) or ("the archive has this name more than once" if names[info.filename] > 1 else "")
-            if why:
-                refused.append(Refusal(info.filename, why))
-            elif not info.is_dir():
-                members.append(
-                    Member(info.filename, info.file_size, info.compress_size, info.CRC, info.compress_type, info.header_offset, end)
-                )
-        self.members = tuple(members)
-        self.refused = tuple(refused)
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self.size = 0
 
-    def head(self, member: Member, length: int) -> bytes:
-        """The first ``length`` bytes of a member (fewer where it is shorter), at the cost of one small read."""
-        start = self._source.read(member.header_offset, min(4096, member.end - member.header_offset))
-        skip = _data_offset(start, member)
-        if member.method == zipfile.ZIP_STORED:
-            return start[skip : skip + min(length, member.size)]
-        try:
-            return bytes(isal_zlib.decompressobj(wbits=-15).decompress(start[skip:], length))
-        except isal_zlib.error as error:
-            raise MemberError(f"its compressed data are damaged: {error}") from error
-
-    def read(self, member: Member, limit: int) -> bytes:
-        """A small member as a whole; raises MemberError where it is damaged or has more than ``limit`` bytes."""
-        if member.size > limit:
-            raise MemberError(f"it has {member.size} bytes, more than the {limit} expected of such a file")
-        return b"".join(self._inflate(member))
-
-    @contextmanager
-    def open(self, member: Member) -> Iterator[ByteSource]:
-        """A member's bytes, whole and with the right checksum; raises MemberError otherwise.
-
-        The whole member is inflated: linkers put the dynamic section and the section table, where every reader of ELF
-        files starts, behind everything else.
-        """
-        if member.size <= MEMORY_LIMIT:
-            yield BufferSource(b"".join(self._inflate(member)))
-            return
-        with tempfile.TemporaryFile(prefix="abi-check-", buffering=0) as store:
-            for piece in self._inflate(member):
-                _write_all(store.fileno(), piece)
-            yield _Stored(store.fileno(), member.size)
-
-    def _inflate(self, member: Member) -> Iterator[bytes]:
-        """The member's bytes in order; raises MemberError at the first that is not as the directory says."""
-        crc = produced = 0
-        for piece in self._raw_pieces(member):
-            produced += len(piece)
-            if produced > member.size:
-                raise MemberError(f"it inflates to more than the {member.size} bytes that the archive says")
-            crc = isal_zlib.crc32(piece, crc)
-            yield piece
-        if produced < member.size:
-            raise MemberError(f"it ends after {produced} of {member.size} bytes: cut short")
-        if crc != member.crc:
-            raise MemberError(f"its checksum is {crc:08x}, and the archive says {member.crc:08x}: damaged")
-
-    def _raw_pieces(self, member: Member) -> Iterator[bytes]:
-        compressed = self._compressed(member)
-        if member.method == zipfile.ZIP_STORED:
-            yield from compressed
-            return
-        inflater = isal_zlib.decompressobj(wbits=-15)
-        try:
-            for data in compressed:
-                while data and not inflater.eof:
-                    yield inflater.decompress(data, 4 * _STEP)
-                    data = inflater.unconsumed_tail
-            while not inflater.eof and (rest := inflater.decompress(b"", 4 * _STEP)):
-                yield rest
-        except isal_zlib.error as error:
-            raise MemberError(f"its compressed data are damaged: {error}") from error
-
-    def _compressed(self, member: Member) -> Iterator[bytes]:
-        skip, left = -1, member.compressed_size
-        for chunk in self._source.chunks(member.header_offset, member.end):
-            if skip < 0:
-                skip = _data_offset(chunk, member)
-            part = chunk[skip : skip + left]
-            skip = max(0, skip - len(chunk))
-            left -= len(part)
-            yield part
-            if not left:
-                return
-
-
-class _Stored:
-    """The bytes of an open file descriptor."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._descriptor = descriptor
-        self.size = size
+    def keep(self, pieces: Iterable[bytes]) -> ByteSource:
+        """The pieces as one source, instead of what was kept before; raises OSError where there is no room."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="abi-check-", buffering=0)  # noqa: SIM115
+        self.size = 0
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                written = os.pwrite(self._file.fileno(), view, self.size)
+                self.size += written
+                view = view[written:]
+        return self
 
     def read(self, offset: int, length: int) -> bytes:
-        if offset < 0 or offset >= self.size or length <= 0:
+        """See :class:`abi_checks.bytesource.ByteSource`."""
+        if self._file is None or offset < 0 or offset >= self.size or length <= 0:
             return b""
-        return os.pread(self._descriptor, min(length, self.size - offset), offset)
+        return os.pread(self._file.fileno(), min(length, self.size - offset), offset)
 
+    def __enter__(self) -> Store:
+        return self
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
 
 
 def _refusal(info: zipfile.ZipInfo) -> str:

@@ -1,0 +1,176 @@
+"""One wheel: what it would install, and its shared objects, from a file, a server, or a folder it was unpacked into."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from abi_checks.bytesource import BufferSource, ByteSource, FileSource
+from abi_checks.elf import ELF_MAGIC
+from abi_checks.errors import SourceError, UsageError
+from abi_checks.remote import RemoteFile
+from abi_checks.sources.archive import (
+    ArchiveBytes,
+    LocalBytes,
+    Member,
+    MemberError,
+    Refusal,
+    Store,
+    member_head,
+    open_member,
+    read_directory,
+    read_member,
+)
+
+MAX_METADATA_BYTES = 8 << 20
+_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One wheel, as its directory and its metadata describe it."""
+
+    filename: str
+    location: str
+    """A path, the path of a folder with the wheel's unpacked content, or a URL."""
+    name: str
+    """Normalised (PEP 503), of METADATA, or of the file's name where METADATA can't be read."""
+    version: str
+    requires: tuple[str, ...]
+    tags: tuple[str, ...]
+    info_folder: str
+    files: Mapping[str, Member | None] = field(repr=False)
+    """Path in the wheel → where it lies in the archive (None for an unpacked wheel)."""
+    refused: tuple[Refusal, ...]
+    fetched: int
+    """Bytes that were transferred to learn this."""
+
+    def install_path(self, path: str, python: tuple[int, int]) -> str:
+        """Where an installer puts a file of the wheel, relative to the environment.
+
+        (Binary distribution format, "The .data directory".)
+        """
+        site_packages = f"lib/python{python[0]}.{python[1]}/site-packages"
+        top, _, rest = path.partition("/")
+        scheme, _, below = rest.partition("/")
+        if not top.endswith(".data") or scheme not in _SCHEMES:
+            return f"{site_packages}/{path}"
+        if scheme == "scripts":
+            return f"bin/{below}"
+        if scheme == "headers":
+            return f"include/site/python{python[0]}.{python[1]}/{self.name}/{below}"
+        return below if scheme == "data" else f"{site_packages}/{below}"
+
+
+@contextmanager
+def open_bytes(location: str) -> Iterator[ArchiveBytes]:
+    """The bytes of a wheel behind a path or a URL; raises SourceError where it can't be read."""
+    if is_remote(location):
+        yield RemoteFile(location)
+        return
+    try:
+        source = FileSource(location)
+    except OSError as error:
+        raise SourceError(f"{location}: cannot read this wheel: {error.strerror}") from error
+    with source:
+        yield LocalBytes(source)
+
+
+def is_remote(location: str) -> bool:
+    """Whether a location is a URL of a server."""
+    return location.startswith(("http://", "https://"))
+
+
+def read_wheel(location: str, filename: str) -> Wheel:
+    """Read a wheel's directory and metadata.
+
+    Raises UsageError where ``filename`` is no wheel's name, and SourceError where the wheel can't be read as a whole.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename as error:
+        raise UsageError(
+            f"{filename}: not the name of a wheel (NAME-VERSION-PYTHON-ABI-PLATFORM.whl): {error}"
+        ) from error
+    files: dict[str, Member | None]
+    if os.path.isdir(location):
+        files = dict.fromkeys(_walk(location))
+        folder = _info_folder(files, name)
+        texts = {
+            part: Path(location, folder, part).read_bytes()
+            for part in ("METADATA", "WHEEL")
+            if f"{folder}/{part}" in files
+        }
+        return _describe(filename, location, str(version), name, folder, files, texts, (), 0)
+    with open_bytes(location) as source:
+        directory = read_directory(source, filename)
+        files = {member.name: member for member in directory.members}
+        folder = _info_folder(files, name)
+        refused = list(directory.refused)
+        texts = {}
+        for part in ("METADATA", "WHEEL"):
+            member = files.get(f"{folder}/{part}")
+            try:
+                if member is None:
+                    raise MemberError("a wheel must have it, and it is missing")
+                texts[part] = read_member(source, member, MAX_METADATA_BYTES)
+            except MemberError as error:
+                refused.append(Refusal(f"{folder}/{part}", str(error)))
+        return _describe(filename, location, str(version), name, folder, files, texts, tuple(refused), source.fetched)
+
+
+def _describe(
+    filename: str,
+    location: str,
+    version: str,
+    name: str,
+    folder: str,
+    files: Mapping[str, Member | None],
+    texts: Mapping[str, bytes],
+    refused: tuple[Refusal, ...],
+    fetched: int,
+) -> Wheel:
+    metadata = HeaderParser().parsestr(
+        texts.get("METADATA", b"").decode("utf-8", "replace").replace("\r\n", "\n").partition("\n\n")[0]
+    )
+    tags = texts.get("WHEEL", b"").decode("utf-8", "replace")
+    return Wheel(
+        filename=filename,
+        location=location,
+        name=canonicalize_name(metadata.get("Name", name)),
+        version=metadata.get("Version", version),
+        requires=tuple(metadata.get_all("Requires-Dist") or ()),
+        tags=tuple(line[4:].strip() for line in tags.splitlines() if line.startswith("Tag:")),
+        info_folder=folder,
+        files=files,
+        refused=refused,
+        fetched=fetched,
+    )
+
+
+def _info_folder(files: Mapping[str, Member | None], name: str) -> str:
+    """The .dist-info folder of the distribution ``name``; a name of our own where there is none."""
+    for path in files:
+        top, _, rest = path.partition("/")
+        if rest == "METADATA" and top.endswith(".dist-info") and canonicalize_name(top.partition("-")[0]) == name:
+            return top
+    return f"{name}.dist-info"
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for top, _, names in os.walk(folder):
+        relative = os.path.relpath(top, folder)
+        for name in names:
+            yield name if relative == "." else f"{relative}/{name}"
+
+
+def open_object(source: ArchiveBytes, member: Member, store: Store) -> ByteSource:
+    """The bytes of one object, of a file without the ELF magic number only the first; see :func:`open_member`."""
+    head = member_head(source, member, 64)
+    return open_member(source, member, store) if head.startswith(ELF_MAGIC) else BufferSource(head)
