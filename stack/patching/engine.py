@@ -13,7 +13,7 @@ from whatthepatch.exceptions import WhatThePatchException
 from abi_checks.errors import UsageError, UserError
 from stack.patching.environment import Environment
 from stack.patching.record import follow, follow_manifest
-from stack.patching.series import Patch, Series
+from stack.patching.series import Patch, Series, file_diffs
 from stack.patching.status import BROKEN, SOUND, PatchStatus, State, chain_position, patch_statuses
 from stack.patching.transaction import Change, commit, exclusive, sha256
 
@@ -134,10 +134,9 @@ def _rewritten(series: Series, path: str, data: bytes, wanted: set[str]) -> byte
 
 def _transformed(patch: Patch, path: str, data: bytes, *, reverse: bool) -> bytes:
     """Apply one patch's diff to one file; context must match to the letter, and so must the result's SHA-256."""
-    diff = next(d for d in whatthepatch.parse_patch(patch.diff) if d.header.new_path.removeprefix("b/") == path)
     # Split at line feeds alone, so that joining gives every other byte back as it was.
     try:
-        lines = whatthepatch.apply_diff(diff, data.decode("utf-8").split("\n"), reverse=reverse)
+        lines = whatthepatch.apply_diff(file_diffs(patch.diff)[path], data.decode("utf-8").split("\n"), reverse=reverse)
     except WhatThePatchException as error:
         raise UserError(f"patch {patch.name}: {path}: its diff does not fit: {error}. Nothing was changed.") from error
     result = "\n".join(lines).encode("utf-8")

@@ -73,6 +73,15 @@ class Series:
         return tuple(patch for patch in self.patches if any(file.path == path for file in patch.files))
 
 
+def file_diffs(diff: str) -> dict[str, Any]:
+    """The parts of a unified diff by the path of the file they change, as whatthepatch parses them.
+
+    whatthepatch drops a carriage return at the end of a diff's line, so a patch can't have one in its context; such a
+    patch does not fit its file and is refused.
+    """
+    return {part.header.new_path.removeprefix("b/"): part for part in whatthepatch.parse_patch(diff)}
+
+
 def load_all(folder: Path = PATCHES_FOLDER) -> tuple[Series, ...]:
     """Every series below ``folder``, each checked for consistency; raises UsageError where one is not."""
     return tuple(load_series(child.parent) for child in sorted(folder.glob("*/series.toml")))
@@ -113,8 +122,7 @@ def _patch(row: Mapping[str, Any], distribution: str, version: str, folder: Path
         diff = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot read the diff: {error}") from error
-    headers = [diff.header for diff in whatthepatch.parse_patch(diff)]
-    changed = sorted(header.new_path.removeprefix("b/") for header in headers)
+    changed = sorted(file_diffs(diff))
     if changed != sorted(file.path for file in files):
         raise UsageError(f"{path}: changes {', '.join(changed)}, which is not what series.toml lists")
     return Patch(
