@@ -48,6 +48,11 @@ class ElfError(Exception):
         self.field = field
         self.why = why
 
+    @property
+    def not_elf(self) -> bool:
+        """Whether the file is something else altogether, rather than damaged."""
+        return self.field == "magic"
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -134,9 +139,9 @@ class _Reader:
         self.path = path
         head = data.read(0, 64)
         if len(head) < 4:
-            raise ElfError("file", f"{data.size} bytes long, too short for an ELF file")
+            raise ElfError("magic", f"a file of {data.size} bytes is no ELF file")
         if head[:4] != ELF_MAGIC:
-            raise ElfError("e_ident", f"starts with {head[:4].hex(' ')}, not with the ELF magic number")
+            raise ElfError("magic", f"starts with {head[:4].hex(' ')}, not with the ELF magic number")
         if len(head) < 52:
             raise ElfError("file", f"{data.size} bytes long, too short for an ELF header")
         if head[4] not in (1, 2) or head[5] not in (1, 2):
@@ -153,7 +158,7 @@ class _Reader:
     def facts(self) -> ElfFacts:
         dynamic_range, has_interpreter = self._segments()
         entries = self._dynamic(*dynamic_range)
-        single = {tag: value for tag, value in entries}
+        single = dict(entries)
         strings = self._table("DT_STRTAB", single.get(DT_STRTAB), single.get(DT_STRSZ, 0))
 
         def text(offset: int, tag: str) -> str:
@@ -197,12 +202,16 @@ class _Reader:
     def _segments(self) -> tuple[tuple[int, int], bool]:
         layout = self.layout.segment
         if self.phnum == 0:
-            raise ElfError("e_phnum", "there are no program headers, so nothing to load (a relocatable object or debug file?)")
+            raise ElfError(
+                "e_phnum", "there are no program headers, so nothing to load (a relocatable object or debug file?)"
+            )
         if self.phentsize != layout.size:
             raise ElfError("e_phentsize", f"{self.phentsize}, where this class of ELF file has {layout.size}")
         raw = self.data.read(self.phoff, layout.size * self.phnum)
         if len(raw) < layout.size * self.phnum:
-            raise ElfError("e_phoff", f"the program headers at {self.phoff} lie past the end of the file ({self.data.size} bytes)")
+            raise ElfError(
+                "e_phoff", f"the program headers at {self.phoff} lie past the end of the file ({self.data.size} bytes)"
+            )
         dynamic: tuple[int, int] | None = None
         has_interpreter = False
         for record in layout.iter_unpack(raw):
@@ -212,7 +221,10 @@ class _Reader:
                 kind, offset, address, _, file_size, _, _, _ = record
             if kind == PT_LOAD:
                 if offset + file_size > self.data.size:
-                    raise ElfError("PT_LOAD", f"a segment ends at {offset + file_size}, and the file at {self.data.size}: it is cut short")
+                    raise ElfError(
+                        "PT_LOAD",
+                        f"a segment ends at {offset + file_size}, and the file at {self.data.size}: it is cut short",
+                    )
                 self.loads.append((address, file_size, offset))
             elif kind == PT_DYNAMIC:
                 dynamic = (offset, file_size)
@@ -227,7 +239,7 @@ class _Reader:
         if size > MAX_TABLE_BYTES:
             raise ElfError("PT_DYNAMIC", f"a dynamic section of {size} bytes is not credible")
         raw = self.data.read(offset, size)
-        entries = []
+        entries: list[tuple[int, int]] = []
         for tag, value in layout.iter_unpack(raw[: len(raw) // layout.size * layout.size]):
             if tag == 0:
                 return entries
@@ -266,7 +278,11 @@ class _Reader:
     def _symbol_count(self, single: dict[int, int], sections: list[tuple[bytes, int, int, int]]) -> int:
         """How many symbols DT_SYMTAB has: the loader need not know, so no single field says it."""
         table = self._offset("DT_SYMTAB", single[DT_SYMTAB])
-        counts = [size // self.layout.symbol.size for _, kind, offset, size in sections if kind == SHT_DYNSYM and offset == table]
+        counts = [
+            size // self.layout.symbol.size
+            for _, kind, offset, size in sections
+            if kind == SHT_DYNSYM and offset == table
+        ]
         if not counts and DT_HASH in single:
             counts.append(struct.unpack(self.layout.word[0] + "2I", self._table("DT_HASH", single[DT_HASH], 8))[1])
         if not counts and DT_GNU_HASH in single:
@@ -287,7 +303,7 @@ class _Reader:
         for index in range(last - first, MAX_TABLE_BYTES):
             (link,) = struct.unpack(order + "I", self._table("DT_GNU_HASH", chains + index * 4, 4))
             if link & 1:
-                return first + index + 1
+                return int(first) + index + 1
         raise ElfError("DT_GNU_HASH", "a chain has no end")
 
     def _symbols(
@@ -305,7 +321,9 @@ class _Reader:
         raw = self._table("DT_SYMTAB", single[DT_SYMTAB], count * layout.size)
         versions: tuple[int, ...] = ()
         if DT_VERSYM in single:
-            versions = struct.unpack(f"{self.layout.half[0]}{count}H", self._table("DT_VERSYM", single[DT_VERSYM], count * 2))
+            versions = struct.unpack(
+                f"{self.layout.half[0]}{count}H", self._table("DT_VERSYM", single[DT_VERSYM], count * 2)
+            )
         wanted = {index: need.version.encode() for index, need in verneeds.items()}
         undefined: list[Reference] = []
         defined: list[bytes] = []
@@ -348,7 +366,9 @@ class _Reader:
             entry = at + aux
             for _ in range(count):
                 _, flags, index, name, next_aux = self.layout.vernaux.unpack(self._table("DT_VERNEED", entry, 16))
-                needs[index & 0x7FFF] = VersionNeed(text(library, "DT_VERNEED"), text(name, "DT_VERNEED"), bool(flags & VER_FLG_WEAK))
+                needs[index & 0x7FFF] = VersionNeed(
+                    text(library, "DT_VERNEED"), text(name, "DT_VERNEED"), bool(flags & VER_FLG_WEAK)
+                )
                 if not next_aux:
                     break
                 entry += next_aux

@@ -118,7 +118,9 @@ def parse_waivers(rows: object, source: str) -> tuple[Waiver, ...]:
         if not isinstance(row, dict) or set(row) != set(fields) or not all(isinstance(v, str) for v in row.values()):
             raise UsageError(f"{source}: waiver {number} must have exactly the texts {', '.join(fields)}")
         if "==" not in row["distribution"]:
-            raise UsageError(f"{source}: waiver {number}: distribution must be 'name==version', not {row['distribution']!r}")
+            raise UsageError(
+                f"{source}: waiver {number}: distribution must be 'name==version', not {row['distribution']!r}"
+            )
         waivers.append(Waiver(**row))
     return tuple(waivers)
 

@@ -54,6 +54,8 @@ class Unresolved:
     """Mangled; "" where a whole version is missing from the library it is asked of."""
     version: str
     required_by: str
+    defined_by: str = ""
+    """An object that defines the symbol and is not in scope, if the target or the process has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,12 @@ class Files:
     """The files of the target, and of the host where the target does not have them, by absolute path."""
 
     def __init__(
-        self, facts: Iterable[ElfFacts], aliases: Mapping[str, str], folders: Mapping[str, frozenset[str]], root: str, on_disk: bool
+        self,
+        facts: Iterable[ElfFacts],
+        aliases: Mapping[str, str],
+        folders: Mapping[str, frozenset[str]],
+        root: str,
+        on_disk: bool,
     ) -> None:
         self._known: dict[str, ElfFacts | str] = {item.path: item for item in facts}
         for alias, path in aliases.items():
@@ -162,6 +169,11 @@ class Files:
                     listed = frozenset()
             self._folders[folder] = listed
         return listed
+
+    def known(self, path: str) -> ElfFacts | None:
+        """The facts of an object that has been opened, by its path."""
+        answer = self._known.get(path)
+        return None if isinstance(answer, str) else answer
 
     def open(self, path: str) -> ElfFacts | str:
         """The facts of the object at ``path``, or why it can't be one."""
@@ -261,6 +273,15 @@ class Loader:
         self._index(self.process.nodes, (member for _, _, fresh, _ in roots for member in fresh))
         return [self._judge(*root) for root in roots]
 
+    def resolve_after(self, facts: ElfFacts, siblings: Sequence[ElfFacts]) -> Resolution:
+        """The verdict on an object in a process that has opened ``siblings`` first; only after :meth:`resolve`."""
+        space = _Space(self.process)
+        for sibling in siblings:
+            if space.filed(id(sibling)) is None:
+                self._map(_Node(sibling, self._caller), sibling.path, space)
+        node = _Node(facts, self._caller)
+        return self._judge(facts, node, self._map(node, facts.path, space), "")
+
     def _refusal(self, facts: ElfFacts) -> str:
         if facts.machine != self.options.machine or facts.elf_class != 64:
             return f"built for another machine (e_machine {facts.machine}, {facts.elf_class} bits)"
@@ -325,7 +346,9 @@ class Loader:
             considered.append(f"{path}: {answer}")
             return None
         if answer.machine != self.options.machine or answer.elf_class != 64:
-            considered.append(f"{path}: built for another machine (e_machine {answer.machine}, {answer.elf_class} bits)")
+            considered.append(
+                f"{path}: built for another machine (e_machine {answer.machine}, {answer.elf_class} bits)"
+            )
             return None
         return answer
 
@@ -354,7 +377,10 @@ class Loader:
         cached = host_cache(self.options.machine).get(name)
         if cached:
             yield "ld.so.cache", iter((os.path.dirname(cached),))
-        yield "default folder", (folder for folder in DEFAULT_FOLDERS.get(self.options.machine, ()) if self.files.names(folder))
+        yield (
+            "default folder",
+            (folder for folder in DEFAULT_FOLDERS.get(self.options.machine, ()) if self.files.names(folder)),
+        )
 
     def _folders(self, paths: Iterable[str], node: _Node) -> Iterator[str]:
         for path in paths:
@@ -367,7 +393,11 @@ class Loader:
     def _expand(self, path: str, node: _Node) -> str:
         if "$" not in path:
             return path
-        for token, value in (("ORIGIN", os.path.dirname(node.path)), ("LIB", _LIB), ("PLATFORM", _PLATFORM.get(self.options.machine, ""))):
+        for token, value in (
+            ("ORIGIN", os.path.dirname(node.path)),
+            ("LIB", _LIB),
+            ("PLATFORM", _PLATFORM.get(self.options.machine, "")),
+        ):
             path = path.replace(f"${{{token}}}", value).replace(f"${token}", value)
         return path
 
@@ -392,9 +422,13 @@ class Loader:
         if refusal:
             return Resolution(facts.path, Verdict.FAILS, {}, reason=refusal)
         if not fresh:
-            return Resolution(facts.path, Verdict.LOADS, root.found, reason=ALREADY_LOADED, closure=_paths(_closure(root)))
+            return Resolution(
+                facts.path, Verdict.LOADS, root.found, reason=ALREADY_LOADED, closure=_paths(_closure(root))
+            )
         members = _closure(root)
-        scope = {id(node.facts) for node in members if node.facts} | {id(node.facts) for node in self.globals.values() if node.facts}
+        scope = {id(node.facts) for node in members if node.facts} | {
+            id(node.facts) for node in self.globals.values() if node.facts
+        }
         drivers = [node.assumed for node in (*members, *self.globals.values()) if node.assumed]
         missing = tuple(gap for node in fresh for gap in node.missing)
         unresolved = [lack for node in fresh for lack in self._version_gaps(node)]
@@ -411,7 +445,8 @@ class Loader:
             if need.weak:
                 continue
             provider = next(
-                (edge.facts for edge in _closure(node) if edge.facts and _known_as(edge.facts, need.library, node)), None
+                (edge.facts for edge in _closure(node) if edge.facts and _known_as(edge.facts, need.library, node)),
+                None,
             )
             if provider and provider.has_version_definitions and need.version not in provider.versions_defined:
                 yield Unresolved("", need.version, node.path)
@@ -422,13 +457,15 @@ class Loader:
         providers = self._providers
         for reference in node.facts.undefined:
             name = reference[0]
-            for provider in providers.get(name, ()):
+            candidates = providers.get(name, ())
+            for provider in candidates:
                 if id(provider.facts) in scope and _matches(provider.facts, reference):
                     break
             else:
                 text = name.decode("utf-8", "backslashreplace")
                 if not any(DRIVER_LIBRARIES[driver](text) for driver in drivers):
-                    yield Unresolved(text, (reference[1] or b"").decode(), node.path)
+                    elsewhere = candidates[0].path if candidates else ""
+                    yield Unresolved(text, (reference[1] or b"").decode(), node.path, elsewhere)
 
 
 def _matches(facts: ElfFacts | None, reference: Reference) -> bool:
@@ -465,7 +502,9 @@ def _paths(nodes: Iterable[_Node]) -> frozenset[str]:
 
 def _mapped_only(node: _Node) -> Resolution:
     missing = tuple(gap for member in _closure(node) for gap in member.missing)
-    return Resolution(node.path, Verdict.FAILS if missing else Verdict.UNKNOWN, node.found, missing, closure=_paths(_closure(node)))
+    return Resolution(
+        node.path, Verdict.FAILS if missing else Verdict.UNKNOWN, node.found, missing, closure=_paths(_closure(node))
+    )
 
 
 # ld.so(8): $LIB is lib or lib64 by the system's ABI; Debian's multiarch loaders use lib/x86_64-linux-gnu.

@@ -58,6 +58,8 @@ class ProcessState:
     interpreter_problem: str
     torch: bool
     torch_problems: tuple[Resolution, ...]
+    closure: frozenset[str]
+    """Paths of all that is loaded in the process."""
 
 
 def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_version: str) -> ProcessState:
@@ -81,7 +83,8 @@ def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_versio
                 loader.preload(path, everywhere=False)
         state.append(loader.preload(torch_module, everywhere=False))
     broken = tuple(answer for answer in state if answer is not None and answer.missing and "/torch/" in answer.path)
-    return ProcessState("" if problem else interpreter, problem, bool(torch_module), broken)
+    loaded = frozenset(node.path for node in loader.process.nodes)
+    return ProcessState("" if problem else interpreter, problem, bool(torch_module), broken, loaded)
 
 
 def _preloaded(paths: Iterable[str], root: str) -> list[str]:

@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from abi_checks.elf import EM_X86_64, ElfError, ElfFacts, read_elf
-from abi_checks.loader import Files, Loader, LoaderOptions, Resolution
+from packaging.utils import canonicalize_name
+
+from abi_checks.elf import EM_AARCH64, EM_X86_64, ElfError, ElfFacts, read_elf
+from abi_checks.fatbin import FatBinaries, read_device_code
+from abi_checks.loader import Files, Loader, LoaderOptions, Resolution, Verdict
 from abi_checks.process import ProcessState, prepare
 from abi_checks.sources.interface import Distribution, Source, Unreadable
+from abi_checks.symbol_owners import Owner, owner_of
+
+MACHINES = {"x86_64": EM_X86_64, "aarch64": EM_AARCH64}
+_REQUIREMENT_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 @dataclass(frozen=True)
 class Scan:
     """All that is known of one target.
 
-    ``objects`` and ``resolutions`` run in parallel, in the order of paths; ``after_siblings`` holds, for objects that fail
-    only because a library of the target is not loaded yet, the verdict once it is, and that library's path.
+    ``objects`` and ``resolutions`` run in parallel, in the order of paths. ``complete`` tells whether the target is meant
+    to have all that its objects need, as an environment is and a single wheel is not.
     """
 
     label: str
     root: str
+    complete: bool
     objects: tuple[ElfFacts, ...]
     resolutions: tuple[Resolution, ...]
     unreadable: tuple[Unreadable, ...]
     aliases: Mapping[str, tuple[str, ...]]
     """Path of an object → further paths of the same file."""
+    device_code: Mapping[str, tuple[FatBinaries, ...]]
+    """Path of an object → the device code it carries; absent where it carries none."""
     process: ProcessState
     distributions: tuple[Distribution, ...]
     assumed_driver: tuple[str, ...]
     after_siblings: Mapping[str, tuple[Resolution, tuple[str, ...]]]
+    """For an object that fails alone and loads once libraries of the target are loaded: that verdict, and their paths."""
+    facts_of: Callable[[str], ElfFacts | None] = field(repr=False)
+    """The facts of any object that took part, the host's included."""
 
     def relative(self, path: str) -> str:
         """A path below the root, for people; others stay absolute."""
         return path[len(self.root) + 1 :] if path.startswith(self.root + "/") else path
+
+    def private(self, text: str) -> str:
+        """A text that names paths, with those below the root made relative."""
+        return text.replace(self.root + "/", "")
 
     @cached_property
     def owners(self) -> Mapping[str, Distribution]:
@@ -65,9 +83,62 @@ class Scan:
         """Absolute path → facts."""
         return {facts.path: facts for facts in self.objects}
 
+    @cached_property
+    def by_soname(self) -> Mapping[str, tuple[str, ...]]:
+        """soname, or file name where there is none → the objects of the target that have it."""
+        found: dict[str, tuple[str, ...]] = {}
+        for facts in self.objects:
+            name = facts.soname or os.path.basename(facts.path)
+            found[name] = (*found.get(name, ()), facts.path)
+        return found
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """Absolute path → verdict; ``unknown`` also where what is missing may come from outside an incomplete target."""
+        return {
+            resolution.path: Verdict.UNKNOWN if self._open_question(resolution) else resolution.verdict
+            for resolution in self.resolutions
+        }
+
+    def _open_question(self, resolution: Resolution) -> bool:
+        if resolution.verdict is not Verdict.FAILS or resolution.reason:
+            return False
+        if any(self.can_judge(owner_of(lack.symbol, lack.version).owner) for lack in resolution.unresolved):
+            return False
+        return not self.complete or not resolution.missing
+
+    def can_judge(self, owner: Owner) -> bool:
+        """Whether a symbol of this owner that isn't found is certainly missing."""
+        if owner is Owner.CPYTHON:
+            return bool(self.process.interpreter)
+        if owner in (Owner.TORCH, Owner.TORCH_STABLE):
+            return self.process.torch or self.complete
+        return self.complete or owner in (Owner.GLIBC, Owner.LIBSTDCXX)
+
+    def fails(self, path: str) -> bool:
+        """Whether an object of the target would not load."""
+        return self.verdicts.get(path) is Verdict.FAILS
+
     def installed(self, name: str) -> Distribution | None:
         """The distribution of that (normalised) name."""
-        return next((found for found in self.distributions if found.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Distribution]:
+        return {found.name: found for found in self.distributions}
+
+    def requires(self, distribution: Distribution, name: str) -> bool:
+        """Whether a distribution is, or requires directly or through others, the one called ``name``; markers are ignored."""
+        seen, waiting = {distribution.name}, [distribution]
+        while waiting:
+            for line in waiting.pop().requires:
+                match = _REQUIREMENT_NAME.match(line)
+                wanted = canonicalize_name(match[1]) if match else ""
+                found = self._by_name.get(wanted)
+                if found and wanted not in seen:
+                    seen.add(wanted)
+                    waiting.append(found)
+        return name in seen
 
 
 def scan(source: Source, *, library_path: Sequence[str] = (), assume_driver: bool = True) -> Scan:
@@ -75,6 +146,7 @@ def scan(source: Source, *, library_path: Sequence[str] = (), assume_driver: boo
     objects: list[ElfFacts] = []
     unreadable: list[Unreadable] = []
     aliases: dict[str, tuple[str, ...]] = {}
+    device_code: dict[str, tuple[FatBinaries, ...]] = {}
     identities: list[tuple[ElfFacts, tuple[int, int]]] = []
     for item in source.objects():
         if isinstance(item, Unreadable):
@@ -84,14 +156,18 @@ def scan(source: Source, *, library_path: Sequence[str] = (), assume_driver: boo
         try:
             facts = read_elf(item.data, path)
         except ElfError as error:
-            if error.field == "e_ident" and "magic" in error.why and not _claims_to_be_elf(item.path):
-                continue
-            unreadable.append(Unreadable(item.path, str(error)))
+            if not (error.not_elf and _claims_little(item.path)):
+                unreadable.append(Unreadable(item.path, str(error)))
             continue
         objects.append(facts)
         aliases[path] = tuple(os.path.join(source.root, alias) for alias in item.aliases)
         if item.identity:
             identities.append((facts, item.identity))
+        if facts.device_sections:
+            try:
+                device_code[path] = read_device_code(item.data, facts.device_sections)
+            except ElfError as error:
+                unreadable.append(Unreadable(item.path, f"its device code can't be read: {error}"))
     files = Files(
         objects,
         {alias: path for path, others in aliases.items() for alias in others},
@@ -101,27 +177,51 @@ def scan(source: Source, *, library_path: Sequence[str] = (), assume_driver: boo
     )
     for facts, identity in identities:
         files.identify(facts, identity)
-    machine = EM_X86_64 if os.uname().machine == "x86_64" else 183
-    options = LoaderOptions(machine=machine, library_path=tuple(library_path), assume_driver=assume_driver)
-    loader = Loader(files, options)
     distributions = source.distributions()
     torch_version = next((found.version for found in distributions if found.name == "torch"), "")
+    options = LoaderOptions(MACHINES.get(os.uname().machine, 0), tuple(library_path), assume_driver)
+    loader = Loader(files, options)
     state = prepare(loader, str(source.interpreter or ""), [facts.path for facts in objects], torch_version)
     resolutions = loader.resolve(objects)
     return Scan(
         label=source.label,
         root=source.root,
+        complete=source.complete,
         objects=tuple(objects),
         resolutions=tuple(resolutions),
         unreadable=tuple(unreadable),
         aliases=aliases,
+        device_code=device_code,
         process=state,
         distributions=distributions,
         assumed_driver=tuple(sorted(loader.assumed_driver)),
-        after_siblings={},
+        after_siblings=_after_siblings(loader, objects, resolutions),
+        facts_of=files.known,
     )
 
 
-def _claims_to_be_elf(path: str) -> bool:
-    """Whether a file that isn't ELF should have been: names like ``x.so.py`` or ``x.so.txt`` are no claim."""
-    return path.rpartition(".so")[2].strip(".0123456789") == ""
+def _after_siblings(
+    loader: Loader, objects: Sequence[ElfFacts], resolutions: Sequence[Resolution]
+) -> dict[str, tuple[Resolution, tuple[str, ...]]]:
+    """Objects that load once other objects of the target, which load themselves, have been loaded."""
+    by_name = {facts.soname or os.path.basename(facts.path): facts for facts in objects}
+    loads = {resolution.path for resolution in resolutions if resolution.verdict is Verdict.LOADS}
+    helped: dict[str, tuple[Resolution, tuple[str, ...]]] = {}
+    for facts, resolution in zip(objects, resolutions, strict=True):
+        siblings: list[ElfFacts] = []
+        answer = resolution
+        while answer.missing:
+            more = [by_name[gap.library] for gap in answer.missing if gap.library in by_name]
+            fresh = [item for item in more if item.path in loads and item not in siblings]
+            if not fresh:
+                break
+            siblings += fresh
+            answer = loader.resolve_after(facts, siblings)
+        if siblings and answer.verdict is Verdict.LOADS:
+            helped[facts.path] = (answer, tuple(item.path for item in siblings))
+    return helped
+
+
+def _claims_little(path: str) -> bool:
+    """Whether a file that isn't ELF need not have been: names like ``x.so.py`` or ``x.so.txt`` claim nothing."""
+    return path.rpartition(".so")[2].strip(".0123456789") != ""

@@ -27,6 +27,7 @@ class FolderSource:
     """
 
     on_disk = True
+    complete = True
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.abspath(root)
@@ -105,15 +106,16 @@ class FolderSource:
 
 
 class FileTarget:
-    """A single shared object; its folder is listed so that siblings are found as the loader would."""
+    """A single shared object that lies in no virtual environment."""
 
     on_disk = True
+    complete = False
 
     def __init__(self, path: Path) -> None:
         self.label = str(path)
         self._path = os.path.abspath(path)
         self.root = os.path.dirname(self._path)
-        self.interpreter: Path | None = enclosing_interpreter(Path(self._path)) or Path(sys.executable)
+        self.interpreter: Path | None = Path(sys.executable)
 
     def objects(self) -> Iterator[SourceObject | Unreadable]:
         """See :class:`abi_checks.sources.interface.Source`."""
@@ -134,13 +136,9 @@ class FileTarget:
         return ()
 
 
-def enclosing_interpreter(path: Path) -> Path | None:
-    """The interpreter of the virtual environment that ``path`` lies in, if it lies in one."""
-    for folder in path.parents:
-        if (folder / "pyvenv.cfg").is_file():
-            python = folder / "bin" / "python"
-            return python if python.exists() else None
-    return None
+def enclosing_environment(path: Path) -> Path | None:
+    """The virtual environment that ``path`` lies in, if it lies in one."""
+    return next((folder for folder in path.absolute().parents if (folder / "pyvenv.cfg").is_file()), None)
 
 
 def read_distributions(site_packages: Path, root: str) -> Iterator[Distribution]:

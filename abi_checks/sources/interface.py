@@ -58,12 +58,15 @@ class Source(Protocol):
     """One target, as a stream of files.
 
     ``root`` is the absolute folder that paths are relative to; for wheels it is the folder of an environment that
-    doesn't exist, and ``on_disk`` is False. ``interpreter`` is the Python that will load the objects, if one is known.
+    doesn't exist, and ``on_disk`` is False. ``complete`` tells whether the target is meant to have all that its objects
+    need, as an environment is and a single wheel is not. ``interpreter`` is the Python that will load the objects, if one
+    is known.
     """
 
     label: str
     root: str
     on_disk: bool
+    complete: bool
     interpreter: Path | None
 
     def objects(self) -> Iterator[SourceObject | Unreadable]:

@@ -85,6 +85,10 @@ class Evaluator:
     def attribute(self, owner: Value, name: str, node: ast.AST, frame: Frame) -> Value:
         """The value of ``owner.name``."""
 
+    @abstractmethod
+    def enum_item(self, cls: ClassRef, name: str, node: ast.AST, frame: Frame) -> Value:
+        """``cls[name]`` of an enumeration."""
+
     def number(self) -> int:
         """A fresh number for a frame or an instance."""
         self.counter += 1
@@ -258,6 +262,8 @@ class Evaluator:
                 return owner[slice(*bounds)]
             return Unknown()
         key = self.evaluate(node.slice, frame)
+        if isinstance(owner, ClassRef) and isinstance(key, str):
+            return self.enum_item(owner, key, node, frame)
         if isinstance(owner, dict):
             if not (is_concrete(key) or isinstance(key, EnumMember)) or isinstance(key, list | dict):
                 return Unknown(f"{ast.unparse(node.slice)} is unknown")
@@ -319,7 +325,12 @@ class Evaluator:
         result = method_of_constant(owner, func.attr, positional, named)
         if result is not None:
             return result[0]
-        # A method that changes its object: from here on the object is unknown.
+        if isinstance(owner, list) and func.attr in ("append", "extend") and len(positional) == 1 and not named:
+            added = [positional[0]] if func.attr == "append" else positional[0]
+            if isinstance(added, list | tuple) and len(owner) < _MAX_SIZE:
+                self.assign(func.value, [*owner, *added], frame)
+                return None
+        # Any other method that changes its object: from here on the object is unknown.
         self.assign(func.value, Unknown(f"changed by {ast.unparse(func)}()"), frame)
         return Unknown(f"{ast.unparse(func)}() is not evaluated")
 

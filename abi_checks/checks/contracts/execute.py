@@ -18,6 +18,7 @@ from abi_checks.checks.contracts.interpret import Names
 from abi_checks.checks.contracts.source import Place, SourceTree
 from abi_checks.checks.contracts.values import (
     ClassRef,
+    Exit,
     Function,
     Instance,
     Raised,
@@ -36,21 +37,6 @@ class _Next(Enum):
     STOP = auto()
     LEAVE_LOOP = auto()
     NEXT_ROUND = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """One way out of a function: ``kind`` is ``return``, ``raise`` or ``end``.
-
-    ``certain`` tells that no open condition lies around it, ``guard`` is the innermost condition that led there.
-    """
-
-    kind: str
-    value: Value
-    place: Place
-    certain: bool
-    state: dict[tuple[int, str], Value]
-    guard: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +80,7 @@ class Interpreter(Names):
         if len(self._running) >= _MAX_DEPTH or id(function.node) in self._running:
             return Unknown("recursion is not followed")
         before = self.state
-        exits = self._run(function, positional, named)
+        self.last_exits = exits = self._run(function, positional, named)
         last = exits[-1]
         if last.kind == "raise" and last.certain:
             self.state = last.state
@@ -131,7 +117,9 @@ class Interpreter(Names):
                 exits.append(Exit("end", None, function.module.place(node.body[-1]), True, self.state))
         except Raised as error:
             guard = self._guards[-1] if self._guards else None
-            exits.append(Exit("raise", error, error.place, True, self.state, guard))
+            # Where the function may have returned before, it may never get here.
+            certain = not any(e.kind == "return" and not e.certain for e in exits)
+            exits.append(Exit("raise", error, error.place, certain, self.state, guard))
         finally:
             self.exits.pop()
             self._running.pop()
@@ -319,10 +307,11 @@ class Interpreter(Names):
                 if after is _Next.STOP:
                     return after
                 if after is _Next.LEAVE_LOOP:
-                    break
-            return _Next.GO_ON
+                    return _Next.GO_ON
+            may_break = any(isinstance(n, ast.Break) for n in ast.walk(node))
+            return self._either(node.orelse, [], frame) if may_break else self._block(node.orelse, frame)
         self.assign(node.target, Unknown("an item of something unknown"), frame)
-        return self._either(node.body, [], frame)
+        return self._either([*node.body, *node.orelse], [], frame)
 
     def _do_while(self, node: ast.While, frame: Frame) -> _Next:
         return self._either(node.body, [], frame)

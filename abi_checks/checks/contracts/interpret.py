@@ -15,7 +15,9 @@ from abi_checks.checks.contracts.operations import builtin
 from abi_checks.checks.contracts.source import SourceModule, SourceTree, imported_names
 from abi_checks.checks.contracts.values import (
     ClassRef,
+    Construction,
     EnumMember,
+    Exit,
     External,
     Function,
     Instance,
@@ -38,6 +40,7 @@ _TRANSPARENT = frozenset(
 """Decorators that leave alone what a function returns."""
 
 _IDENTITY = External("identity")
+_PLAIN_TYPES = frozenset(f"builtins.{name}" for name in ("dict", "list", "tuple", "set", "str", "int", "float", "bool", "bytes"))
 
 
 class Names(Evaluator):
@@ -49,6 +52,8 @@ class Names(Evaluator):
         self._globals: dict[tuple[str, str], Value] = {}
         self._class_values: dict[tuple[int, str], Value] = {}
         self._module_frames: dict[str, Frame] = {}
+        self.constructed: list[Construction] = []
+        self.last_exits: list[Exit] = []
 
     @abstractmethod
     def run_top_level(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
@@ -77,6 +82,8 @@ class Names(Evaluator):
 
     def _bind_global(self, frame: Frame, module: SourceModule, name: str) -> Value:
         if name in module.bindings:
+            if name in module.set_at_run_time:
+                return Unknown(f"{name} of {module.path} is set at run time")
             statements = module.bindings[name]
             if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):
                 return Function(module, statements[0])
@@ -108,6 +115,12 @@ class Names(Evaluator):
             return Unknown(f"{origin} has no source that can be read")
         if member in module.bindings or module.star_imports:
             return self.global_value(module, member)
+        lazy = module.bindings.get("__getattr__", [None])[-1]
+        if isinstance(lazy, ast.FunctionDef):
+            key = (module.name, member)
+            if key not in self._globals:
+                self._globals[key] = self.run_function(Function(module, lazy), (member,), {})
+            return self._globals[key]
         if self.tree.has_package(f"{origin}.{member}"):
             return ModuleRef(f"{origin}.{member}")
         return Unknown(f"{member} is not defined in {module.path}")
@@ -151,6 +164,14 @@ class Names(Evaluator):
         """Whether a class is an enumeration of the standard library's kind."""
         return any(base.rpartition(".")[2] in ("Enum", "IntEnum", "StrEnum", "IntFlag", "Flag") for base in self.classes.lineage(cls).outside)
 
+    def enum_item(self, cls: ClassRef, name: str, node: ast.AST, frame: Frame) -> Value:
+        """``cls[name]`` of an enumeration."""
+        if not self.is_enum(cls):
+            return Unknown(f"{cls.node.name}[{name}] is not evaluated")
+        if not isinstance(members(cls.node).get(name), ast.Assign):
+            raise Raised("KeyError", repr(name), frame.module.place(node))
+        return EnumMember(cls, name)
+
     def _bound(self, cls: ClassRef, name: str, receiver: Value) -> Value:
         for ancestor in self.classes.lineage(cls).order:
             statement = members(ancestor.node).get(name)
@@ -175,6 +196,9 @@ class Names(Evaluator):
         if key not in self._class_values:
             self._class_values[key] = Unknown(f"{name} depends on itself")
             frame = Frame(self.number(), cls.module, owner=cls)
+            if name in cls.module.set_at_run_time:
+                self._class_values[key] = Unknown(f"{cls.node.name}.{name} is changed at run time")
+                return self._class_values[key]
             statement = members(cls.node)[name]
             outer, self.state = self.state, {}
             try:
@@ -232,6 +256,7 @@ class Names(Evaluator):
         constructor = self._bound(cls, "__init__", instance)
         if isinstance(constructor, Function):
             self.run_function(constructor, positional, named)
+            self.constructed.append(Construction(cls, instance.number, tuple(self.last_exits)))
         else:
             self.state.update({(instance.number, name): value for name, value in named.items()})
         return instance
@@ -251,6 +276,10 @@ class Names(Evaluator):
             instance = Instance(self.number())
             self.state.update({(instance.number, k): v for k, v in world.device_properties(self.target).items()})
             return instance
+        if name == "importlib.metadata.entry_points":
+            group = named.get("group")
+            declared = self.tree.has_entry_points(group) if isinstance(group, str) else True
+            return Unknown("entry points of installed plugins") if declared else []
         if name == "dataclasses.field":
             factory = named.get("default_factory")
             return self.call(factory, (), {}, ast.Pass(), frame) if factory is not None else named.get("default", Unknown("field"))
@@ -291,6 +320,8 @@ class Names(Evaluator):
         if isinstance(kind, External) and kind.name.startswith("builtins.") and (value is None or is_concrete(value)):
             builtin_type = getattr(builtins, kind.name.partition(".")[2], None)
             return isinstance(value, builtin_type) if isinstance(builtin_type, type) else Unknown("isinstance")
+        if isinstance(kind, External) and kind.name in _PLAIN_TYPES and isinstance(value, Instance | Function | ClassRef | EnumMember):
+            return False
         if isinstance(kind, ClassRef) and isinstance(value, Instance) and value.cls:
             line = self.classes.lineage(value.cls)
             return any(c.node is kind.node for c in line.order) or (Unknown("isinstance") if line.open else False)

@@ -57,6 +57,26 @@ class SourceModule:
         return found
 
     @cached_property
+    def set_at_run_time(self) -> frozenset[str]:
+        """Names of module and class variables that functions of the module rebind or change in place.
+
+        A name that is only ever filled in once, by functions that first ask whether it is None and then return it, is
+        not among them: whoever reads it through such a function gets what the first call computed.
+        """
+        rebound: set[str] = set()
+        for function in ast.walk(self.tree):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Global):
+                    rebound.update(name for name in node.names if not _fills_in_once(function, name))
+                elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+                    rebound.update(_last_name(node.value))
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+                    rebound.update(_last_name(node.func.value))
+        return frozenset(rebound)
+
+    @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
         """Classes defined at module level, also below ``if`` and ``try``; the last definition of a name wins."""
         return {node.name: node for node in _module_level(self.tree.body) if isinstance(node, ast.ClassDef)}
@@ -105,6 +125,19 @@ def imported_names(node: ast.stmt, module: SourceModule) -> dict[str, tuple[str,
     return names
 
 
+_MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort".split())
+
+
+def _last_name(node: ast.expr) -> tuple[str, ...]:
+    return (node.id,) if isinstance(node, ast.Name) else (node.attr,) if isinstance(node, ast.Attribute) else ()
+
+
+def _fills_in_once(function: ast.FunctionDef, name: str) -> bool:
+    nodes = list(ast.walk(function))
+    returned = any(isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == name for n in nodes)
+    return returned and any(isinstance(n, ast.If) and ast.unparse(n.test) == f"{name} is None" for n in nodes)
+
+
 def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in body:
         yield statement
@@ -133,7 +166,8 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
         for target in statement.targets:
             yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
     elif isinstance(statement, ast.AnnAssign | ast.AugAssign) and isinstance(statement.target, ast.Name):
-        yield statement.target.id
+        if statement.value is not None:
+            yield statement.target.id
 
 
 @dataclass(eq=False)
@@ -157,6 +191,11 @@ class SourceTree:
             or base.with_suffix(".py").is_file()
             or (base.parent.is_dir() and next(base.parent.glob(f"{base.name}.*.so"), None) is not None)
         )
+
+    def has_entry_points(self, group: str) -> bool:
+        """Whether an installed distribution declares entry points of this group."""
+        declared = (self.read(path) for path in self.root.glob("*.dist-info/entry_points.txt"))
+        return any(f"[{group}]".encode() in text for text in declared)
 
     def read(self, path: Path) -> bytes:
         """The bytes of a file below the root, read once; unreadable files count as empty and are remembered."""

@@ -141,3 +141,27 @@ def contains(container: Value, item: Value) -> bool | None:
         return None
     answers = [same(entry, item) for entry in container]
     return True if True in answers else None if None in answers else False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """One way out of a function: ``kind`` is ``return``, ``raise`` or ``end``.
+
+    ``certain`` tells that no open condition lies around it, ``guard`` is the innermost condition that led there.
+    """
+
+    kind: str
+    value: Value
+    place: Place
+    certain: bool
+    state: dict[tuple[int, str], Value]
+    guard: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Construction:
+    """An object that was made, and the ways out of its constructor."""
+
+    cls: ClassRef
+    number: int
+    exits: tuple[Exit, ...]

@@ -1,0 +1,93 @@
+"""The one way in for programs: a target → a report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from abi_checks.checks import CHECKS, CheckOptions
+from abi_checks.fatbin import code_names
+from abi_checks.findings import Waiver, apply_waivers
+from abi_checks.report.interface import ObjectResult, Report
+from abi_checks.scan import Scan, scan
+from abi_checks.sources.folder import FolderSource
+from abi_checks.sources.interface import Source
+
+# Versions that a reader of a report wants to see first.
+KEY_DISTRIBUTIONS = (
+    "torch",
+    "sglang",
+    "sgl-kernel",
+    "sglang-kernel",
+    "flashinfer-python",
+    "triton",
+    "vllm",
+    "transformers",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to judge. ``only`` restricts the report to objects at or below these paths, relative to the root."""
+
+    waivers: tuple[Waiver, ...] = ()
+    checks: CheckOptions = field(default_factory=CheckOptions)
+    library_path: tuple[str, ...] = ()
+    assume_driver: bool = True
+    only: tuple[str, ...] = ()
+
+
+def check_source(source: Source, options: Options) -> Report:
+    """Judge any source. Raises SourceError where it can't be read at all."""
+    facts = scan(source, library_path=options.library_path, assume_driver=options.assume_driver)
+    findings = [finding for check in CHECKS for finding in check.run(facts, options.checks)]
+    if options.only:
+        findings = [finding for finding in findings if _within(finding.object, options.only)]
+    return Report(
+        target=source.label,
+        notes=tuple(_notes(facts)),
+        objects=tuple(item for item in _objects(facts) if not options.only or _within(item.path, options.only)),
+        findings=tuple(apply_waivers(findings, options.waivers)),
+        versions=tuple((name, found.version) for name in KEY_DISTRIBUTIONS if (found := facts.installed(name))),
+    )
+
+
+def check_environment(
+    root: Path, *, waivers: Sequence[Waiver] = (), expected: Mapping[str, str] | None = None
+) -> Report:
+    """Judge an environment or folder with every check; ``expected`` maps distributions to the versions meant to be there."""
+    return check_source(
+        FolderSource(root), Options(waivers=tuple(waivers), checks=CheckOptions(expected=expected or {}))
+    )
+
+
+def _within(path: str, only: Iterable[str]) -> bool:
+    return any(path == top or path.startswith(top + "/") for top in only)
+
+
+def _objects(facts: Scan) -> Iterable[ObjectResult]:
+    for resolution in facts.resolutions:
+        yield ObjectResult(
+            path=facts.relative(resolution.path),
+            verdict=facts.verdicts[resolution.path],
+            missing_libraries=tuple(dict.fromkeys(gap.library for gap in resolution.missing)),
+            unresolved_symbols=tuple(
+                dict.fromkeys(lack.symbol or f"@{lack.version}" for lack in resolution.unresolved)
+            ),
+            sm=code_names(facts.device_code.get(resolution.path, ())),
+            distribution=facts.owner_label(resolution.path),
+        )
+
+
+def _notes(facts: Scan) -> Iterable[str]:
+    process = facts.process
+    if process.interpreter_problem:
+        yield f"no interpreter took part ({process.interpreter_problem}): CPython's symbols are not judged"
+    elif not process.interpreter.startswith(facts.root + "/"):
+        yield f"judged for {os.path.basename(os.path.realpath(process.interpreter))}, since the target has no interpreter of its own"
+    if process.torch:
+        yield "judged as opened after import torch"
+    if facts.assumed_driver:
+        yield f"assumed, since this host has no NVIDIA driver: {', '.join(facts.assumed_driver)}"

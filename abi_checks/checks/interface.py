@@ -1,0 +1,31 @@
+"""What a check is: a function from facts to findings, with its explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from abi_checks.findings import Finding
+from abi_checks.scan import Scan
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What the user says of the target.
+
+    ``expected`` maps a (normalised) distribution name to the exact version that is meant to be there; ``overrides`` are
+    names of distributions whose requirements were set aside on purpose; ``target_sms`` are architectures such as "120".
+    """
+
+    expected: Mapping[str, str] = field(default_factory=dict)
+    overrides: frozenset[str] = frozenset()
+    target_sms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. ``ids`` are the check ids that its findings carry; ``explanation`` is its module's docstring."""
+
+    ids: tuple[str, ...]
+    run: Callable[[Scan, CheckOptions], Iterator[Finding]]
+    explanation: str

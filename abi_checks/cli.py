@@ -1,0 +1,151 @@
+"""The ``abi-check`` command."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from abi_checks.api import Options, check_source
+from abi_checks.checks import CheckOptions
+from abi_checks.errors import SourceError, UsageError, UserError
+from abi_checks.findings import Waiver, parse_waivers
+from abi_checks.report import json as json_report
+from abi_checks.report import text as text_report
+from abi_checks.report.interface import Report
+from abi_checks.sources.folder import FileTarget, FolderSource, enclosing_environment
+from abi_checks.sources.interface import Source
+
+SIDECAR = "waivers.toml"
+"""Beside an environment's folder: the waivers and expected versions of the stack that was built there."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``abi-check`` and return its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    gc.disable()  # the facts are millions of small objects that live to the end: collecting only costs time
+    try:
+        reports = [_judge(Path(target), options) for target in options.targets]
+        rendered = "".join(_render(report, options) for report in reports)
+        if options.output:
+            _write(Path(options.output), rendered)
+        else:
+            _show(reports, rendered, options)
+        return max(report.exit_code for report in reports)
+    except UserError as error:
+        print(f"abi-check: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("abi-check: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="abi-check",
+        description="Say of every shared object of a target whether the dynamic loader would load it, and why not.",
+        epilog="Exit codes: 0 clean, 1 findings of severity error, 2 usage, 3 a source that could not be read.",
+    )
+    parser.add_argument(
+        "targets", nargs="+", metavar="TARGET", help="a virtual environment, a folder or a shared object"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--output", metavar="FILE", help="write the report to FILE instead of standard output")
+    parser.add_argument(
+        "--waivers",
+        metavar="FILE",
+        help=f"findings to set aside; by default {SIDECAR} beside the environment, if it is there",
+    )
+    parser.add_argument(
+        "--driver",
+        choices=("assume", "require"),
+        default="assume",
+        help="what to think of the NVIDIA driver's libraries where this host has none",
+    )
+    parser.add_argument("--verbose", action="store_true", help="list information and waived findings too")
+    return parser
+
+
+def _judge(target: Path, options: argparse.Namespace) -> Report:
+    source, only = _source(target)
+    waivers, expected = _expectations(Path(source.root), options.waivers)
+    return check_source(
+        source,
+        Options(
+            waivers=waivers if not only else (),
+            checks=CheckOptions(expected=expected),
+            library_path=tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part),
+            assume_driver=options.driver == "assume",
+            only=only,
+        ),
+    )
+
+
+def _source(target: Path) -> tuple[Source, tuple[str, ...]]:
+    """The source for a target, and the paths that the report is restricted to (all, where empty)."""
+    if target.is_dir():
+        return FolderSource(target), ()
+    if not target.exists():
+        raise SourceError(f"{target}: no such file or folder")
+    environment = enclosing_environment(target)
+    if environment:
+        # Judged inside its environment, as it will be loaded, and reported alone.
+        return FolderSource(environment), (os.path.relpath(os.path.abspath(target), environment),)
+    return FileTarget(target), ()
+
+
+def _expectations(root: Path, given: str | None) -> tuple[tuple[Waiver, ...], dict[str, str]]:
+    path = Path(given) if given else root.parent / SIDECAR
+    if not given and not path.is_file():
+        return (), {}
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot read the waivers file: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a valid TOML file: {error}") from error
+    expected = document.get("expected", {})
+    if not isinstance(expected, dict) or not all(isinstance(version, str) for version in expected.values()):
+        raise UsageError(f"{path}: 'expected' must be a table of distribution = \"version\"")
+    return parse_waivers(document.get("waivers", []), str(path)), expected
+
+
+def _render(report: Report, options: argparse.Namespace) -> str:
+    if options.format == "json":
+        return json_report.render(report)
+    return text_report.render(report, verbose=options.verbose)
+
+
+def _show(reports: Sequence[Report], rendered: str, options: argparse.Namespace) -> None:
+    if options.format != "text" or not sys.stdout.isatty():
+        sys.stdout.write(rendered)
+        sys.stdout.flush()
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for report in reports:
+        for line, style in text_report.lines(report, verbose=options.verbose):
+            console.print(Text(line, style=style))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write beside the target and rename, so that a reader never sees half a report."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
+        ) as file:
+            file.write(text)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot write the report: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""How results are shown: one module a format, each a function from a Report to text."""

@@ -1,0 +1,164 @@
+"""A lock file in pip's format: the environment that its wheels would become.
+
+Each wheel is taken from a wheelhouse, else from uv's cache, else read from the index over ranges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.markers import Environment
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from abi_checks.errors import SourceError, UsageError
+from abi_checks.sources.index import Link, resolve, uv_cache
+from abi_checks.sources.overlay import WheelsSource
+from abi_checks.sources.selection import PythonVersion, best, preference, running_python
+from abi_checks.sources.wheel import read_wheel
+
+_HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})")
+_OPTION = re.compile(r"\s--?[a-z].*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedWheel:
+    """One line of a lock: ``name==version``, or ``name @ URL``, with the hashes its file may have."""
+
+    name: str
+    """Normalised."""
+    version: str
+    """"" where only a URL is given."""
+    url: str
+    hashes: frozenset[str]
+
+    @property
+    def requirement(self) -> str:
+        """The line without its hashes."""
+        return f"{self.name}=={self.version}"
+
+
+def read_lock(path: Path, python: PythonVersion) -> list[LockedWheel]:
+    """The lines of a lock whose markers hold for ``python``; raises UsageError for a line that pins nothing."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot read this lock file: {error}") from error
+    version = f"{python[0]}.{python[1]}"
+    environment: Mapping[str, str] = {"python_version": version, "python_full_version": f"{version}.0"}
+    locked = []
+    for number, line in _logical_lines(text):
+        if line.startswith("-"):
+            continue
+        try:
+            requirement = Requirement(_OPTION.sub("", line))
+        except InvalidRequirement as error:
+            raise UsageError(f"{path}:{number}: not a requirement: {error}") from error
+        if requirement.marker and not requirement.marker.evaluate(dict(environment)):
+            continue
+        pins = list(requirement.specifier)
+        exact = len(pins) == 1 and pins[0].operator == "==" and "*" not in pins[0].version
+        if not exact and not requirement.url:
+            raise UsageError(
+                f"{path}:{number}: {requirement.name} is not pinned with '==' or a URL; a lock file names exact versions"
+            )
+        url, _, fragment = (requirement.url or "").partition("#")
+        hashes = {*_HASH.findall(line), *re.findall(r"^sha256=([0-9a-f]{64})$", fragment)}
+        locked.append(
+            LockedWheel(canonicalize_name(requirement.name), pins[0].version if exact else "", url, frozenset(hashes))
+        )
+    if not locked:
+        raise UsageError(f"{path}: pins nothing; is it a lock file?")
+    return locked
+
+
+def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersion | None = None) -> WheelsSource:
+    """The environment that a lock's wheels would become.
+
+    Raises SourceError where a wheel is nowhere to be had, and where the wheelhouse's file of that name has another hash.
+    """
+    python = python or running_python()
+    found: dict[str, Link] = {}
+    wanted: list[LockedWheel] = []
+    cache: Path | None = None
+    for locked in read_lock(path, python):
+        link = _in_wheelhouse(locked, wheelhouse, python) if wheelhouse else None
+        if link is None:
+            cache = cache or uv_cache()
+            link = _in_cache(locked, cache, python)
+        if link is None and locked.url:
+            filename = unquote(urlsplit(locked.url).path).rpartition("/")[2]
+            link = Link(locked.name, locked.version, filename, locked.url, "")
+        if link is None:
+            wanted.append(locked)
+        else:
+            found[locked.name] = link
+    if wanted:
+        hashes = [known for locked in wanted for known in locked.hashes]
+        found |= {link.name: link for link in resolve([locked.requirement for locked in wanted], python, hashes=hashes)}
+    wheels = [read_wheel(link.location, link.filename) for _, link in sorted(found.items())]
+    return WheelsSource(str(path), wheels, python)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number of the first line, text) of each entry, without comments and with continued lines joined."""
+    parts: list[str] = []
+    start = 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if not parts:
+            start = number
+        stripped = re.sub(r"(^|\s)#.*$", "", line).strip()
+        parts.append(stripped.removesuffix("\\"))
+        if not stripped.endswith("\\"):
+            entry = " ".join(parts).strip()
+            parts = []
+            if entry:
+                yield start, entry
+
+
+def _in_wheelhouse(locked: LockedWheel, wheelhouse: Path, python: PythonVersion) -> Link | None:
+    offers = [path.name for path in wheelhouse.glob("*.whl") if _is(locked, path.name)]
+    chosen = best(offers, python)
+    if chosen is None:
+        return None
+    with (wheelhouse / chosen).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if locked.hashes and sha256 not in locked.hashes:
+        raise SourceError(
+            f"{wheelhouse / chosen}: its sha256 is {sha256}, which the lock does not list; fetch it again"
+        )
+    return Link(locked.name, locked.version, chosen, str(wheelhouse / chosen), sha256)
+
+
+def _in_cache(locked: LockedWheel, cache: Path, python: PythonVersion) -> Link | None:
+    """A wheel that uv keeps unpacked: ``wheels-vN/INDEX/NAME/VERSION-TAGS``, a link to its content (uv 0.8 to 0.13).
+
+    The layout is uv's own affair; where it differs nothing is found, and the index is asked. uv compared the hash when
+    it unpacked the file.
+    """
+    for entry in sorted(cache.glob(f"wheels-v*/**/{locked.name}/*-*"), reverse=True):
+        filename = f"{locked.name.replace('-', '_')}-{entry.name}.whl"
+        if (
+            entry.is_dir()
+            and _is(locked, filename)
+            and preference(filename, python)
+            and any(entry.glob("*.dist-info/METADATA"))
+        ):
+            return Link(locked.name, locked.version, filename, str(entry.resolve()), "")
+    return None
+
+
+def _is(locked: LockedWheel, filename: str) -> bool:
+    """Whether a wheel's file name is that of the locked distribution."""
+    if locked.url:
+        return unquote(urlsplit(locked.url).path).rpartition("/")[2] == filename
+    try:
+        name, version, _, _ = parse_wheel_filename(filename)
+        return name == locked.name and version == parse_wheel_filename(f"x-{locked.version}-py3-none-any.whl")[1]
+    except InvalidWheelFilename:
+        return False
