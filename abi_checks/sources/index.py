@@ -39,8 +39,8 @@ class Link:
 def resolve(requirements: Sequence[str], python: PythonVersion, *, hashes: Iterable[str] = ()) -> list[Link]:
     """The wheels for ``requirements`` (PEP 508), without their dependencies.
 
-    Where ``hashes`` (sha256, hexadecimal) are given, only files that have one of them count. Raises SourceError with uv's
-    own words where a requirement can't be satisfied, and where there is no wheel that fits.
+    Where ``hashes`` (sha256, hexadecimal) are given, only files that have one of them count. Raises SourceError, with
+    uv's own words where a requirement can't be satisfied, and where there is no wheel that fits.
     """
     arguments = [
         "pip",
@@ -71,9 +71,8 @@ def resolve(requirements: Sequence[str], python: PythonVersion, *, hashes: Itera
         chosen = best(offers, python)
         if chosen is None:
             what = "with one of the given hashes " if allowed else ""
-            raise SourceError(
-                f"{name} {version}: the index has no wheel {what}for Python {python[0]}.{python[1]} on this kind of machine"
-            )
+            target = f"Python {python[0]}.{python[1]} on this kind of machine"
+            raise SourceError(f"{name} {version}: the index has no wheel {what}for {target}")
         links.append(offers[chosen])
     return links
 

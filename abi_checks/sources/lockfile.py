@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from packaging.markers import Environment
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
@@ -50,7 +49,7 @@ def read_lock(path: Path, python: PythonVersion) -> list[LockedWheel]:
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot read this lock file: {error}") from error
     version = f"{python[0]}.{python[1]}"
-    environment: Mapping[str, str] = {"python_version": version, "python_full_version": f"{version}.0"}
+    environment = {"python_version": version, "python_full_version": f"{version}.0"}
     locked = []
     for number, line in _logical_lines(text):
         if line.startswith("-"):
@@ -59,13 +58,13 @@ def read_lock(path: Path, python: PythonVersion) -> list[LockedWheel]:
             requirement = Requirement(_OPTION.sub("", line))
         except InvalidRequirement as error:
             raise UsageError(f"{path}:{number}: not a requirement: {error}") from error
-        if requirement.marker and not requirement.marker.evaluate(dict(environment)):
+        if requirement.marker and not requirement.marker.evaluate(environment):
             continue
         pins = list(requirement.specifier)
         exact = len(pins) == 1 and pins[0].operator == "==" and "*" not in pins[0].version
         if not exact and not requirement.url:
             raise UsageError(
-                f"{path}:{number}: {requirement.name} is not pinned with '==' or a URL; a lock file names exact versions"
+                f"{path}:{number}: {requirement.name} is not pinned with '==' or a URL; a lock names exact versions"
             )
         url, _, fragment = (requirement.url or "").partition("#")
         hashes = {*_HASH.findall(line), *re.findall(r"^sha256=([0-9a-f]{64})$", fragment)}
@@ -80,7 +79,7 @@ def read_lock(path: Path, python: PythonVersion) -> list[LockedWheel]:
 def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersion | None = None) -> WheelsSource:
     """The environment that a lock's wheels would become.
 
-    Raises SourceError where a wheel is nowhere to be had, and where the wheelhouse's file of that name has another hash.
+    Raises SourceError where a wheel is nowhere to be had, and where the wheelhouse's file has another hash.
     """
     python = python or running_python()
     found: dict[str, Link] = {}
@@ -102,7 +101,7 @@ def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersio
         hashes = [known for locked in wanted for known in locked.hashes]
         found |= {link.name: link for link in resolve([locked.requirement for locked in wanted], python, hashes=hashes)}
     wheels = [read_wheel(link.location, link.filename) for _, link in sorted(found.items())]
-    return WheelsSource(str(path), wheels, python)
+    return WheelsSource(str(path), wheels, python, complete=True)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

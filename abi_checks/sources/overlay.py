@@ -21,6 +21,7 @@ from abi_checks.errors import SourceError
 from abi_checks.sources.archive import Member, MemberError, Store
 from abi_checks.sources.folder import LIBRARY_NAME
 from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+from abi_checks.sources.selection import PythonVersion, running_python
 from abi_checks.sources.wheel import Wheel, open_bytes, open_object
 
 ROOT = "/environment-that-the-wheels-would-become"
@@ -64,13 +65,16 @@ class WheelsSource:
         self,
         label: str,
         wheels: Sequence[Wheel],
-        python: tuple[int, int] | None = None,
+        python: PythonVersion,
         unreadable: Sequence[Unreadable] = (),
+        *,
+        complete: bool = False,
     ) -> None:
         self.label = label
         self.wheels = tuple(wheels)
-        self.python = python or sys.version_info[:2]
-        self.interpreter = find_interpreter(self.python)
+        self.python = python
+        self.complete = complete
+        self.interpreter = find_interpreter(python)
         self.fetched = sum(wheel.fetched for wheel in wheels)
         """Bytes transferred from servers so far."""
         self._unreadable = list(unreadable)
@@ -193,9 +197,9 @@ def _read(batch: _Batch, count: Callable[[int], None]) -> Iterator[SourceObject 
         count(source.fetched)
 
 
-def find_interpreter(python: tuple[int, int]) -> Path | None:
+def find_interpreter(python: PythonVersion) -> Path | None:
     """An interpreter of that version: the running one, or one on PATH."""
-    if python == sys.version_info[:2]:
+    if python == running_python():
         return Path(sys.executable)
     found = shutil.which(f"python{python[0]}.{python[1]}")
     return Path(found) if found else None

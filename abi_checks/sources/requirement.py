@@ -1,4 +1,4 @@
-"""Requirements such as ``sgl-kernel==0.3.21``, judged from the index: their wheels are read over ranges, none is stored."""
+"""Requirements such as ``sgl-kernel==0.3.21``, judged from the index: wheels are read over ranges, not stored."""
 
 from __future__ import annotations
 

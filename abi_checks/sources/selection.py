@@ -13,7 +13,7 @@ from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 PythonVersion = tuple[int, int]
 
 NEWEST_GLIBC = 60
-"""Wheels for a glibc up to 2.this count as fitting: that the host's is too old is for a check to say, with the symbols."""
+"""Wheels for a glibc up to 2.this count as fitting: a check says that the host's is too old."""
 
 
 @lru_cache(maxsize=4)

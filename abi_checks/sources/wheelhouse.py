@@ -27,9 +27,9 @@ def wheel_source(path: Path, python: PythonVersion | None = None) -> WheelsSourc
 def wheelhouse_source(folder: Path, python: PythonVersion | None = None) -> WheelsSource:
     """The wheels of a folder, one for each distribution.
 
-    A wheel that is damaged as a whole or fits no Python is reported as unreadable. Raises UsageError where the folder has
-    several versions of one distribution, because then nobody can say which environment is meant, and SourceError
-    where it can't be read or has no wheel.
+    A wheel that is damaged as a whole or doesn't fit the Python is reported as unreadable. Raises UsageError where the
+    folder has several versions of one distribution, because then nobody can say which environment is meant, and
+    SourceError where it can't be read or has no wheel.
     """
     try:
         names = sorted(path.name for path in folder.iterdir() if path.suffix == ".whl")
@@ -48,21 +48,21 @@ def wheelhouse_source(folder: Path, python: PythonVersion | None = None) -> Whee
             continue
         versions[name][str(version)].append(filename)
     wheels = []
-    for name, files in sorted(versions.items()):
+    for distribution, files in sorted(versions.items()):
         if len(files) > 1:
             advice = "keep one, or name the lock file instead"
-            raise UsageError(f"{folder}: holds {name} in the versions {' and '.join(sorted(files))}; {advice}")
+            raise UsageError(f"{folder}: holds {distribution} in the versions {' and '.join(sorted(files))}; {advice}")
         offers = next(iter(files.values()))
         chosen = best(offers, python)
         if chosen is None:
-            why = f"no wheel of {name} here fits Python {python[0]}.{python[1]} on this kind of machine"
+            why = f"no wheel of {distribution} here fits Python {python[0]}.{python[1]} on this kind of machine"
             unreadable.append(Unreadable(offers[0], why))
             continue
         try:
             wheels.append(read_wheel(str(folder / chosen), chosen))
         except SourceError as error:
             unreadable.append(Unreadable(chosen, str(error)))
-    return WheelsSource(str(folder), wheels, python, unreadable)
+    return WheelsSource(str(folder), wheels, python, unreadable, complete=True)
 
 
 def _python_for(filenames: Iterable[str]) -> PythonVersion:
