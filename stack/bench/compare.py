@@ -1,0 +1,124 @@
+"""Is B better than A? Settings first, then numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from abi_checks.errors import UsageError
+from stack.bench.schema import BenchResult
+from stack.bench.server import MUST_MATCH
+from stack.bench.stats import Effect, bootstrap_median, effects
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Both arms at one concurrency; medians of output tokens per second with bootstrap intervals."""
+
+    concurrency: int
+    runs: tuple[int, int]
+    medians: tuple[float, float]
+    intervals: tuple[tuple[float, float] | None, tuple[float, float] | None]
+    effect: Effect
+
+    @property
+    def verdict(self) -> str:
+        """better, worse, or no difference shown at this n."""
+        if self.effect.side:
+            return "better" if self.effect.side > 0 else "worse"
+        return f"no difference shown at n={self.runs[0]} and {self.runs[1]}"
+
+
+def require_comparable(first: BenchResult, second: BenchResult, vary: Sequence[str] = ()) -> None:
+    """Raise :class:`UsageError` when settings outside ``vary`` differ that decide what a figure means.
+
+    A setting that only one of the two results tells counts as different: it was not shown to be equal.
+    """
+    unknown = [name for name in vary if name not in MUST_MATCH]
+    if unknown:
+        raise UsageError(f"--vary {unknown[0]}: no such setting; one of {', '.join(MUST_MATCH)}")
+    differing = [
+        f"  {name}: {mine.get(name, 'not told')} in '{first.arm}', {theirs.get(name, 'not told')} in '{second.arm}'"
+        for mine, theirs in [(first.server.settings, second.server.settings)]
+        for name in MUST_MATCH
+        if name not in vary and mine.get(name) != theirs.get(name)
+    ]
+    plans = (first.plan, second.plan)
+    for name in ("output_tokens", "prompts", "backend"):
+        values = [getattr(plan, name) for plan in plans]
+        if values[0] != values[1]:
+            differing.append(f"  {name}: {values[0]!r} in '{first.arm}', {values[1]!r} in '{second.arm}'")
+    gpus = [sorted(gpu.name for gpu in result.environment.gpus) for result in (first, second)]
+    if gpus[0] != gpus[1]:
+        differing.append(f"  GPUs: {gpus[0]} under '{first.arm}', {gpus[1]} under '{second.arm}'")
+    if differing:
+        raise UsageError(
+            "the two results were not measured under the same settings, so no number is compared:\n"
+            + "\n".join(differing)
+            + "\nmeasure again with equal settings, or name the setting under test with --vary NAME"
+        )
+
+
+def throughputs(result: BenchResult) -> dict[int, list[float]]:
+    """Throughputs of the usable runs by concurrency."""
+    return {
+        level: [run.throughput for run in result.usable(level) if run.throughput > 0]
+        for level in sorted({run.concurrency for run in result.runs})
+    }
+
+
+def levels(first: BenchResult, second: BenchResult, confidence: float = 0.95) -> list[Level]:
+    """Both arms at every concurrency that both have usable runs for."""
+    arms = (throughputs(first), throughputs(second))
+    rows = []
+    for concurrency, effect in effects(arms[0], arms[1], confidence).items():
+        a, b = arms[0][concurrency], arms[1][concurrency]
+        intervals = (bootstrap_median(a), bootstrap_median(b))
+        rows.append(Level(concurrency, (len(a), len(b)), (median(a), median(b)), intervals, effect))
+    return rows
+
+
+def kept_apart(result: BenchResult) -> list[str]:
+    """One line a run that is averaged into nothing."""
+    return [
+        f"{result.arm}: round {run.round + 1} C={run.concurrency}: {'; '.join(run.rejected)}"
+        for run in result.runs
+        if not run.usable
+    ]
+
+
+def drift(result: BenchResult) -> list[float]:
+    """Mean ratio of each round's throughput to the median of its level: 1.0 in every round where nothing drifts."""
+    middles = {level: median(values) for level, values in throughputs(result).items() if values}
+    rounds: dict[int, list[float]] = {}
+    for run in result.runs:
+        if run.usable and run.concurrency in middles:
+            rounds.setdefault(run.round, []).append(run.throughput / middles[run.concurrency])
+    return [round(fmean(rounds[number]), 4) for number in sorted(rounds)]
+
+
+def render(first: BenchResult, second: BenchResult, rows: Sequence[Level]) -> str:
+    """The comparison as text."""
+    lines = [f"A = {first.arm} ({first.origin}, {first.created}), B = {second.arm} ({second.origin}, {second.created})"]
+    lines.append(f"{'C':>4} {'A tok/s':>22} {'B tok/s':>22} {'B/A':>6} {'95 % interval':>15}  verdict on B")
+    for row in rows:
+        cells = [_cell(row.medians[i], row.intervals[i]) for i in (0, 1)]
+        interval = _interval(row.effect)
+        lines.append(
+            f"{row.concurrency:>4} {cells[0]:>22} {cells[1]:>22} {row.effect.ratio:>6.3f} {interval:>15}  {row.verdict}"
+        )
+    for result in (first, second):
+        lines += [f"kept apart: {line}" for line in kept_apart(result)]
+        shares = drift(result)
+        if len(shares) > 1:
+            lines.append(f"{result.arm} by round, relative to the median: " + " ".join(f"{x:.3f}" for x in shares))
+    return "\n".join(lines)
+
+
+def _cell(middle: float, interval: tuple[float, float] | None) -> str:
+    return f"{middle:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
+
+
+def _interval(effect: Effect) -> str:
+    return "none" if effect.low is None else f"[{effect.low:.3f}, {effect.high:.3f}]"
