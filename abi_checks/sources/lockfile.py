@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from abi_checks.errors import SourceError, UsageError
 from abi_checks.sources.index import Link, resolve, uv_cache
 from abi_checks.sources.overlay import WheelsSource
-from abi_checks.sources.selection import PythonVersion, best, preference, running_python
+from abi_checks.sources.selection import PythonVersion, best, running_python
 from abi_checks.sources.wheel import read_wheel
 
 _HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})")
@@ -32,7 +33,6 @@ class LockedWheel:
     name: str
     """Normalised."""
     version: str
-    """"" where only a URL is given."""
     url: str
     hashes: frozenset[str]
 
@@ -84,15 +84,13 @@ def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersio
     python = python or running_python()
     found: dict[str, Link] = {}
     wanted: list[LockedWheel] = []
-    cache: Path | None = None
+    cached = _cached_folders(uv_cache())
     for locked in read_lock(path, python):
         link = _in_wheelhouse(locked, wheelhouse, python) if wheelhouse else None
         if link is None:
-            cache = cache or uv_cache()
-            link = _in_cache(locked, cache, python)
+            link = _in_cache(locked, cached.get(locked.name, ()), python)
         if link is None and locked.url:
-            filename = unquote(urlsplit(locked.url).path).rpartition("/")[2]
-            link = Link(locked.name, locked.version, filename, locked.url, "")
+            link = Link(locked.name, locked.version, _filename(locked.url), locked.url, "")
         if link is None:
             wanted.append(locked)
         else:
@@ -102,6 +100,10 @@ def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersio
         found |= {link.name: link for link in resolve([locked.requirement for locked in wanted], python, hashes=hashes)}
     wheels = [read_wheel(link.location, link.filename) for _, link in sorted(found.items())]
     return WheelsSource(str(path), wheels, python, complete=True)
+
+
+def _filename(url: str) -> str:
+    return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -134,30 +136,45 @@ def _in_wheelhouse(locked: LockedWheel, wheelhouse: Path, python: PythonVersion)
     return Link(locked.name, locked.version, chosen, str(wheelhouse / chosen), sha256)
 
 
-def _in_cache(locked: LockedWheel, cache: Path, python: PythonVersion) -> Link | None:
+def _cached_folders(cache: Path) -> Mapping[str, Sequence[Path]]:
+    """Name of a distribution → the folders that uv's cache has for it, one for each index it came from."""
+    folders: dict[str, list[Path]] = {}
+    for pattern in ("wheels-v*/*/*", "wheels-v*/*/*/*"):
+        for folder in sorted(cache.glob(pattern)):
+            folders.setdefault(folder.name, []).append(folder)
+    return folders
+
+
+def _in_cache(locked: LockedWheel, folders: Iterable[Path], python: PythonVersion) -> Link | None:
     """A wheel that uv keeps unpacked: ``wheels-vN/INDEX/NAME/VERSION-TAGS``, a link to its content (uv 0.8 to 0.13).
 
-    The layout is uv's own affair; where it differs nothing is found, and the index is asked. uv compared the hash when
-    it unpacked the file.
+    The layout is uv's own affair; where it differs nothing is found, and the index is asked. The hash of the wheel
+    stands in the file beside the link, which must name one that the lock allows.
     """
-    for entry in sorted(cache.glob(f"wheels-v*/**/{locked.name}/*-*"), reverse=True):
-        filename = f"{locked.name.replace('-', '_')}-{entry.name}.whl"
-        if (
-            entry.is_dir()
-            and _is(locked, filename)
-            and preference(filename, python)
-            and any(entry.glob("*.dist-info/METADATA"))
-        ):
+    for entry in sorted(entry for folder in folders for entry in folder.glob(f"{locked.version}-*")):
+        infos = list(entry.glob("*.dist-info/WHEEL")) if entry.is_dir() else []
+        if len(infos) != 1 or not _hash_beside(entry, locked.hashes):
+            continue
+        # Long lists of tags are shortened in the link's name, so the wheel itself is asked.
+        stem = infos[0].parent.name.removesuffix(".dist-info")
+        tags = re.findall(r"^Tag: *(\S+)", infos[0].read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        filename = best((f"{stem}-{tag}.whl" for tag in tags), python)
+        if filename and _is(locked, filename):
             return Link(locked.name, locked.version, filename, str(entry.resolve()), "")
     return None
 
 
+def _hash_beside(entry: Path, hashes: frozenset[str]) -> bool:
+    """Whether uv's note on where it got a wheel names one of ``hashes``."""
+    note = entry.with_name(entry.name + ".http")
+    known = note.read_bytes() if note.is_file() else b""
+    return not hashes or any(sha256.encode() in known for sha256 in hashes)
+
+
 def _is(locked: LockedWheel, filename: str) -> bool:
     """Whether a wheel's file name is that of the locked distribution."""
-    if locked.url:
-        return unquote(urlsplit(locked.url).path).rpartition("/")[2] == filename
     try:
         name, version, _, _ = parse_wheel_filename(filename)
-        return name == locked.name and version == parse_wheel_filename(f"x-{locked.version}-py3-none-any.whl")[1]
-    except InvalidWheelFilename:
+        return name == locked.name and version == Version(locked.version)
+    except (InvalidWheelFilename, InvalidVersion):
         return False
