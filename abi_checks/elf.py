@@ -25,6 +25,7 @@ DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6
 DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
 STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 1, 2, 10
 STT_TLS = 6
+STV_INTERNAL, STV_HIDDEN = 1, 2
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 VER_FLG_BASE, VER_FLG_WEAK = 1, 2
 
@@ -32,8 +33,10 @@ VER_FLG_BASE, VER_FLG_WEAK = 1, 2
 # libtorch_cpu's, is about 30 MB.
 MAX_TABLE_BYTES = 1 << 28
 MAX_RECORDS = 1 << 16
-DEVICE_CODE_SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
+DEVICE_CODE_SECTIONS = (b".nv_fatbin", b"__nv_relfatbin", b".nvFatBinSegment")
 
+_BINDABLE = frozenset(binding << 4 | kind for binding in (STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE) for kind in range(16))
+"""Values of st_info whose binding lets another object bind to the symbol."""
 _Text = Callable[[int, str], str]
 
 Reference = tuple[bytes, bytes | None]
@@ -64,15 +67,6 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionNeed:
-    """A symbol version that the object needs of the library it names ``library``."""
-
-    library: str
-    version: str
-    weak: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ElfFacts:
     """What one object says of itself. ``path`` is where it lies (absolute, or absolute in the environment it would become)."""
 
@@ -95,7 +89,8 @@ class ElfFacts:
     defined_versions: Mapping[bytes, tuple[tuple[bytes, bool], ...]] = field(repr=False)
     """For objects with version definitions: name → (version, hidden) of each definition; absent names are unversioned."""
     versions_defined: frozenset[str] = field(repr=False)
-    versions_needed: tuple[VersionNeed, ...] = field(repr=False)
+    versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = field(repr=False)
+    """Library, as NEEDED names it, and the symbol versions that must be defined by it (weak needs left out)."""
     has_version_definitions: bool
     device_sections: tuple[Section, ...]
     has_interpreter: bool
@@ -172,8 +167,8 @@ class _Reader:
 
         sections = self._sections()
         verdefs = self._version_definitions(single, text)
-        verneeds = self._version_needs(single, text)
-        undefined, defined, defined_versions = self._symbols(single, strings, sections, verdefs, verneeds)
+        needs, versions_asked = self._version_needs(single, text)
+        undefined, defined, defined_versions = self._symbols(single, strings, sections, verdefs, versions_asked)
         return ElfFacts(
             path=self.path,
             elf_class=self.bits,
@@ -189,7 +184,7 @@ class _Reader:
             defined=defined,
             defined_versions=defined_versions,
             versions_defined=frozenset(version.decode() for version, base in verdefs.values() if not base),
-            versions_needed=tuple(need for need in verneeds.values()),
+            versions_needed=needs,
             has_version_definitions=bool(verdefs),
             device_sections=tuple(
                 Section(name.decode(), offset, size)
@@ -312,7 +307,7 @@ class _Reader:
         strings: bytes,
         sections: list[tuple[bytes, int, int, int]],
         verdefs: dict[int, tuple[bytes, bool]],
-        verneeds: dict[int, VersionNeed],
+        versions_asked: dict[int, bytes],
     ) -> tuple[tuple[Reference, ...], frozenset[bytes], dict[bytes, tuple[tuple[bytes, bool], ...]]]:
         if DT_SYMTAB not in single:
             raise ElfError("DT_SYMTAB", "missing from the dynamic section")
@@ -321,61 +316,62 @@ class _Reader:
         raw = self._table("DT_SYMTAB", single[DT_SYMTAB], count * layout.size)
         versions: tuple[int, ...] = ()
         if DT_VERSYM in single:
-            versions = struct.unpack(
-                f"{self.layout.half[0]}{count}H", self._table("DT_VERSYM", single[DT_VERSYM], count * 2)
-            )
-        wanted = {index: need.version.encode() for index, need in verneeds.items()}
+            table = self._table("DT_VERSYM", single[DT_VERSYM], count * 2)
+            versions = struct.unpack(f"{self.layout.half[0]}{count}H", table)
         undefined: list[Reference] = []
         defined: list[bytes] = []
         defined_versions: dict[bytes, tuple[tuple[bytes, bool], ...]] = {}
         find = strings.find
         wide = self.layout.wide
+        versioned = bool(verdefs and versions)
         for index, record in enumerate(layout.iter_unpack(raw)):
             if wide:
                 at, info, other, section, value, _ = record
             else:
                 at, value, _, info, other, section = record
-            binding = info >> 4
             if section == SHN_UNDEF:
-                if binding == STB_GLOBAL and at:
+                if at and info >> 4 == STB_GLOBAL:
                     name = strings[at : find(b"\0", at)]
-                    undefined.append((name, wanted.get(versions[index] & 0x7FFF) if versions else None))
-                continue
+                    undefined.append((name, versions_asked.get(versions[index] & 0x7FFF) if versions else None))
             # Only what another object could bind to (glibc 2.36, elf/dl-lookup.c, check_match).
-            if binding not in (STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE) or other & 3 in (1, 2):
-                continue
-            if value == 0 and section != SHN_ABS and info & 15 != STT_TLS:
-                continue
-            name = strings[at : find(b"\0", at)]
-            defined.append(name)
-            if verdefs and versions:
-                number = versions[index]
-                version, base = verdefs.get(number & 0x7FFF, (b"", True))
-                if not base:
-                    defined_versions[name] = (*defined_versions.get(name, ()), (version, bool(number & 0x8000)))
+            elif (
+                info in _BINDABLE
+                and other & 3 not in (STV_INTERNAL, STV_HIDDEN)
+                and (value or section == SHN_ABS or info & 15 == STT_TLS)
+            ):
+                name = strings[at : find(b"\0", at)]
+                defined.append(name)
+                if versioned:
+                    number = versions[index]
+                    version, base = verdefs.get(number & 0x7FFF, (b"", True))
+                    if not base:
+                        defined_versions[name] = (*defined_versions.get(name, ()), (version, bool(number & 0x8000)))
         return tuple(undefined), frozenset(defined), defined_versions
 
-    def _version_needs(self, single: dict[int, int], text: _Text) -> dict[int, VersionNeed]:
-        """Version index → what is needed of whom."""
-        needs: dict[int, VersionNeed] = {}
-        if DT_VERNEED not in single:
-            return needs
-        at = single[DT_VERNEED]
-        for _ in range(min(single.get(DT_VERNEEDNUM, 0), MAX_RECORDS)):
+    def _version_needs(
+        self, single: dict[int, int], text: _Text
+    ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], dict[int, bytes]]:
+        """What must be defined by whom, and version index → version asked for."""
+        required: list[tuple[str, tuple[str, ...]]] = []
+        asked: dict[int, bytes] = {}
+        at = single.get(DT_VERNEED, 0)
+        for _ in range(min(single.get(DT_VERNEEDNUM, 0), MAX_RECORDS) if at else 0):
             _, count, library, aux, following = self.layout.verneed.unpack(self._table("DT_VERNEED", at, 16))
-            entry = at + aux
+            entry, versions = at + aux, []
             for _ in range(count):
                 _, flags, index, name, next_aux = self.layout.vernaux.unpack(self._table("DT_VERNEED", entry, 16))
-                needs[index & 0x7FFF] = VersionNeed(
-                    text(library, "DT_VERNEED"), text(name, "DT_VERNEED"), bool(flags & VER_FLG_WEAK)
-                )
+                version = text(name, "DT_VERNEED")
+                asked[index & 0x7FFF] = version.encode()
+                if not flags & VER_FLG_WEAK:
+                    versions.append(version)
                 if not next_aux:
                     break
                 entry += next_aux
+            required.append((text(library, "DT_VERNEED"), tuple(versions)))
             if not following:
                 break
             at += following
-        return needs
+        return tuple(required), asked
 
     def _version_definitions(self, single: dict[int, int], text: _Text) -> dict[int, tuple[bytes, bool]]:
         """Version index → (name, whether it is the base, which only repeats the soname)."""

@@ -219,9 +219,8 @@ class Loader:
         self.assumed_driver: set[str] = set()
         self._caller: _Node | None = None
         self._main: _Node | None = None
-        self._providers: dict[bytes, list[_Node]] = {}
-        self._scopes: dict[int, frozenset[int]] = {}
-        self._self_sufficient: dict[tuple[int, int], bool] = {}
+        self._providers: dict[bytes, list[ElfFacts]] = {}
+        self._matching: dict[Reference, tuple[int, ...]] = {}
 
     def start(self, program: str) -> str:
         """Map the interpreter and its libraries; returns "" or why it can't be read."""
@@ -405,16 +404,11 @@ class Loader:
 
     def _index(self, *groups: Iterable[_Node]) -> None:
         """Symbol → the nodes that define it, for the symbols that anyone asks for."""
-        unique = {id(node.facts): node for group in groups for node in group if node.facts}
-        wanted: set[bytes] = set()
-        for node in unique.values():
-            assert node.facts is not None
-            wanted.update(name for name, _ in node.facts.undefined)
-        providers = self._providers = {}
-        for node in unique.values():
-            assert node.facts is not None
-            for name in wanted & node.facts.defined:
-                providers.setdefault(name, []).append(node)
+        unique = {id(node.facts): node.facts for group in groups for node in group if node.facts}
+        wanted = {name for facts in unique.values() for name, _ in facts.undefined}
+        for facts in unique.values():
+            for name in wanted & facts.defined:
+                self._providers.setdefault(name, []).append(facts)
 
     # Phase 3: judging
 
@@ -438,39 +432,37 @@ class Loader:
         return Resolution(facts.path, verdict, root.found, missing, tuple(unresolved), closure=_paths(members))
 
     def _version_gaps(self, node: _Node) -> Iterator[Unresolved]:
-        """elf/dl-version.c: a needed version must be defined by the library it names; a library without any definitions passes."""
+        """elf/dl-version.c: a version must be defined by the library it is asked of; one without definitions passes."""
         if node.facts is None:
             return
-        for need in node.facts.versions_needed:
-            if need.weak:
-                continue
-            provider = next(
-                (edge.facts for edge in _closure(node) if edge.facts and _known_as(edge.facts, need.library, node)),
-                None,
-            )
-            if provider and provider.has_version_definitions and need.version not in provider.versions_defined:
-                yield Unresolved("", need.version, node.path)
+        for library, versions in node.facts.versions_needed:
+            provider = next((edge.facts for edge in node.edges if _known_as(edge, library, node)), None)
+            if provider is None:
+                provider = next((edge.facts for edge in _closure(node) if _known_as(edge, library, node)), None)
+            if provider and provider.has_version_definitions:
+                for version in versions:
+                    if version not in provider.versions_defined:
+                        yield Unresolved("", version, node.path)
 
     def _symbol_gaps(self, node: _Node, scope: set[int], drivers: list[str]) -> Iterator[Unresolved]:
         if node.facts is None:
             return
-        providers = self._providers
+        matching = self._matching
         for reference in node.facts.undefined:
-            name = reference[0]
-            candidates = providers.get(name, ())
-            for provider in candidates:
-                if id(provider.facts) in scope and _matches(provider.facts, reference):
-                    break
-            else:
-                text = name.decode("utf-8", "backslashreplace")
+            answer = matching.get(reference)
+            if answer is None:
+                answer = matching[reference] = tuple(
+                    id(provider) for provider in self._providers.get(reference[0], ()) if _matches(provider, reference)
+                )
+            if scope.isdisjoint(answer):
+                text = reference[0].decode("utf-8", "backslashreplace")
                 if not any(DRIVER_LIBRARIES[driver](text) for driver in drivers):
-                    elsewhere = candidates[0].path if candidates else ""
+                    elsewhere = next((provider.path for provider in self._providers.get(reference[0], ())), "")
                     yield Unresolved(text, (reference[1] or b"").decode(), node.path, elsewhere)
 
 
-def _matches(facts: ElfFacts | None, reference: Reference) -> bool:
+def _matches(facts: ElfFacts, reference: Reference) -> bool:
     """elf/dl-lookup.c, check_match: whether a definition may satisfy a reference, their versions considered."""
-    assert facts is not None
     name, version = reference
     definitions = facts.defined_versions.get(name)
     if not definitions:
@@ -480,8 +472,10 @@ def _matches(facts: ElfFacts | None, reference: Reference) -> bool:
     return any(defined == version for defined, _ in definitions)
 
 
-def _known_as(facts: ElfFacts, library: str, node: _Node) -> bool:
-    return facts.soname == library or (library in node.found and node.found[library].path == facts.path)
+def _known_as(edge: _Node, library: str, node: _Node) -> bool:
+    if edge.facts is None:
+        return False
+    return edge.facts.soname == library or (library in node.found and node.found[library].path == edge.facts.path)
 
 
 def _closure(root: _Node) -> list[_Node]:

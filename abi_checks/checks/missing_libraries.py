@@ -166,8 +166,9 @@ def _explain(scan: Scan, gap: Missing) -> tuple[str, str]:
         )
     match = CUDA_SONAME.fullmatch(library)
     if match:
-        majors = sorted({major for soname in scan.by_soname if (major := _major(soname))}, key=int)
-        has = f"this target has CUDA {' and '.join(majors)}" if majors else "this target has no CUDA libraries"
+        loaded = (facts.soname for path in scan.process.closure if (facts := scan.facts_of(path)))
+        majors = sorted({major for soname in loaded if (major := _major(soname))}, key=int)
+        has = f"torch has CUDA {' and '.join(majors)}" if majors else "no CUDA libraries are loaded with torch"
         return (
             f"built for CUDA {match[1]} ({library}), and {has}",
             f"install the build of its distribution made for CUDA {majors[-1] if majors else match[1]}",

@@ -58,7 +58,14 @@ def _subject(subject: Subject) -> Iterator[Line]:
 def _summary(report: Report, hidden: int) -> Iterator[Line]:
     verdicts = {verdict: sum(item.verdict is verdict for item in report.objects) for verdict in Verdict}
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in verdicts.items() if count)
-    yield f"{len(report.objects)} objects: {counts or 'none found'}", "bold"
+    failing = {item.path for item in report.objects if item.verdict is Verdict.FAILS}
+    excused = failing - {f.object for f in report.findings if f.effective_severity is not Severity.INFO}
+    waived_objects = excused & {f.object for f in report.findings if f.waived}
+    why = [f"{len(waived_objects)} waived"] if waived_objects else []
+    if excused - waived_objects:
+        why.append(f"{len(excused - waived_objects)} that load with others")
+    among = f" (among them {' and '.join(why)})" if why else ""
+    yield f"{len(report.objects)} objects: {counts or 'none found'}{among}", "bold"
     waived = sum(bool(finding.waived) for finding in report.findings)
     parts = [f"{count} {severity.value}s" if count != 1 else f"1 {severity.value}" for severity in (Severity.ERROR, Severity.WARNING)
              if (count := report.count(severity))]  # fmt: skip

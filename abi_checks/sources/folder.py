@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from email.parser import HeaderParser
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -151,19 +150,25 @@ def read_distributions(site_packages: Path, root: str) -> Iterator[Distribution]
     for folder in sorted(site_packages.glob("*.dist-info")):
         name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
         headers, tags, record = _read(folder / "METADATA"), _read(folder / "WHEEL"), _read(folder / "RECORD")
-        requires: tuple[str, ...] = ()
-        if headers:
-            message = HeaderParser().parsestr(headers.partition("\n\n")[0] + "\n\n")
-            name, version = message.get("Name", name), message.get("Version", version)
-            requires = tuple(message.get_all("Requires-Dist") or ())
+        fields = metadata_fields(headers)
         yield Distribution(
-            name=canonicalize_name(name),
-            version=version,
+            name=canonicalize_name(next(iter(fields.get("Name", ())), name)),
+            version=next(iter(fields.get("Version", ())), version),
             folder=prefix + folder.name,
-            requires=requires,
+            requires=tuple(fields.get("Requires-Dist", ())),
             tags=tuple(line[5:].strip() for line in tags.splitlines() if line.startswith("Tag: ")),
             files=frozenset(record_paths(record, prefix)),
         )
+
+
+def metadata_fields(text: str) -> dict[str, list[str]]:
+    """The header fields of a METADATA file (core metadata specification), without the description below them."""
+    fields: dict[str, list[str]] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        name, colon, value = line.partition(":")
+        if colon and not line[:1].isspace():
+            fields.setdefault(name, []).append(value.strip())
+    return fields
 
 
 def record_paths(record: str, prefix: str) -> Iterator[str]:

@@ -1,0 +1,110 @@
+"""What the machine that runs the check has: NVIDIA driver, GPUs, and the CUDA compilers that run-time compilation finds.
+
+Nothing is executed: the driver's version is read from procfs, the GPUs' compute capabilities from NVML, and a compiler's
+release from the build string that each program of the CUDA toolkit carries.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_DRIVER_VERSION = re.compile(r"Kernel Module.*?\s(\d{3}\.[\d.]+\d)\s")
+_BUILD = b"Build cuda_"
+_RELEASE = re.compile(rb"Build cuda_(\d+)\.(\d+)\.")
+# nvml.h, NVML_SUCCESS.
+_SUCCESS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine at hand. ``driver`` is the NVIDIA driver's version, or ""."""
+
+    driver: str
+    gpus: tuple[int, ...]
+    """Compute capability times ten of each kind of GPU, sorted."""
+    gpu_problem: str
+    """Why ``gpus`` is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A program of a CUDA toolkit; ``release`` is (major, minor), or None where it carries no build string."""
+
+    path: str
+    release: tuple[int, int] | None
+    found_via: str
+
+
+@cache
+def read_host() -> Host:
+    """The driver and the GPUs of this machine."""
+    try:
+        text = _DRIVER_FILE.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        text = ""
+    match = _DRIVER_VERSION.search(text)
+    gpus, problem = _gpus("libnvidia-ml.so.1")
+    return Host(match[1] if match else "", gpus, problem)
+
+
+def _gpus(library: str) -> tuple[tuple[int, ...], str]:
+    """Ask NVML, the driver's management library; returns the capabilities and why there are none."""
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return (), "this host has no NVIDIA driver (libnvidia-ml.so.1 can't be loaded)"
+    status = nvml.nvmlInit_v2()
+    if status != _SUCCESS:
+        return (), f"NVML can't be started (nvmlInit_v2 returns {status})"
+    try:
+        count = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _SUCCESS:
+            return (), "NVML can't count the GPUs"
+        found = set()
+        for index in range(count.value):
+            device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+            if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)) == _SUCCESS and (
+                nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == _SUCCESS
+            ):
+                found.add(major.value * 10 + minor.value)
+        return tuple(sorted(found)), "" if found else "this host has a driver and no GPU that can be asked"
+    finally:
+        nvml.nvmlShutdown()
+
+
+def find_nvcc(environ: Mapping[str, str]) -> Compiler | None:
+    """The nvcc that run-time compilation uses.
+
+    Order of torch.utils.cpp_extension (torch 2.9, ``_find_cuda_home``): CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda.
+    """
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if environ.get(variable):
+            path = os.path.join(environ[variable], "bin", "nvcc")
+            return Compiler(path, read_release(path), variable) if os.path.isfile(path) else None
+    found = shutil.which("nvcc", path=environ.get("PATH", os.defpath))
+    if found:
+        return Compiler(found, read_release(found), "PATH")
+    path = "/usr/local/cuda/bin/nvcc"
+    return Compiler(path, read_release(path), "default folder") if os.path.isfile(path) else None
+
+
+@cache
+def read_release(path: str) -> tuple[int, int] | None:
+    """CUDA release of a compiler such as nvcc or ptxas, read from the file; None where it doesn't say or can't be read."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            # Backwards: the string lies in the last third of each of these programs.
+            at = data.rfind(_BUILD)
+            match = _RELEASE.match(data[at : at + 40]) if at >= 0 else None
+    except (OSError, ValueError):
+        return None
+    return (int(match[1]), int(match[2])) if match else None
