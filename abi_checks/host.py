@@ -1,7 +1,8 @@
-"""What the machine that runs the check has: NVIDIA driver, GPUs, and the CUDA compilers that run-time compilation finds.
+"""What the machine at hand has: NVIDIA driver, GPUs, and the CUDA compilers that run-time compilation finds.
 
-Nothing is executed: the driver's version is read from procfs, the GPUs' compute capabilities from NVML, and a compiler's
-release from the build string that each program of the CUDA toolkit carries.
+The driver's version is read from procfs, the GPUs' compute capabilities from NVML, and a compiler's release from the
+build string that each program of the CUDA toolkit carries. Only an nvcc of the host that has none, as wrapper scripts
+have none, is asked with ``--version``; nothing of a target is ever executed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import mmap
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -89,17 +91,32 @@ def find_nvcc(environ: Mapping[str, str]) -> Compiler | None:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if environ.get(variable):
             path = os.path.join(environ[variable], "bin", "nvcc")
-            return Compiler(path, read_release(path), variable) if os.path.isfile(path) else None
+            return _nvcc(path, variable)
     found = shutil.which("nvcc", path=environ.get("PATH", os.defpath))
-    if found:
-        return Compiler(found, read_release(found), "PATH")
-    path = "/usr/local/cuda/bin/nvcc"
-    return Compiler(path, read_release(path), "default folder") if os.path.isfile(path) else None
+    return _nvcc(found, "PATH") if found else _nvcc("/usr/local/cuda/bin/nvcc", "default folder")
+
+
+def _nvcc(path: str, found_via: str) -> Compiler | None:
+    if not os.path.isfile(path):
+        return None
+    return Compiler(path, read_release(path) or _ask_release(path), found_via)
+
+
+@cache
+def _ask_release(path: str) -> tuple[int, int] | None:
+    try:
+        answer = subprocess.run(
+            [path, "--version"], capture_output=True, timeout=20, start_new_session=True, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _RELEASE.search(answer)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @cache
 def read_release(path: str) -> tuple[int, int] | None:
-    """CUDA release of a compiler such as nvcc or ptxas, read from the file; None where it doesn't say or can't be read."""
+    """CUDA release of a compiler such as nvcc or ptxas, read from the file; None where it can't be told."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             # Backwards: the string lies in the last third of each of these programs.

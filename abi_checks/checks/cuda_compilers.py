@@ -1,12 +1,12 @@
 """The CUDA compilers that run-time compilation will use, against torch's CUDA and the target GPUs.
 
-Looks for: nvcc as torch, flashinfer and deep_gemm find it (CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda), and the ptxas
-that Triton brings or is told to use (TRITON_PTXAS_PATH).
-Decides: ``nvcc-mismatch`` by nvcc's release: another major than the CUDA runtime of the target (warning: what it compiles
-links the other runtime, and torch.utils.cpp_extension refuses), another minor (information), none found although a
-distribution that compiles at run time is there (warning). ``ptxas-too-old`` (warning) by the release that first
-knew the target's architecture: Triton then stops with "Value 'sm_…' is not defined for option 'gpu-name'".
-The release is read from the build string in the program; nothing is executed.
+Looks for: nvcc as torch, flashinfer and deep_gemm find it (CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda), and the
+ptxas that Triton brings or is told to use (TRITON_PTXAS_PATH).
+Decides: ``nvcc-mismatch`` by nvcc's release: another major than the CUDA runtime of the target (warning: what it
+compiles links the other runtime, and torch.utils.cpp_extension refuses), another minor (information), none found
+although a distribution that compiles at run time is there (warning). ``ptxas-too-old`` (warning) by the release that
+first knew the target's architecture: Triton then stops with "Value 'sm_…' is not defined for option 'gpu-name'". The
+release is read from the build string in the program; nothing is executed.
 Can't see: the environment of the service, if it is not this shell's.
 """
 
@@ -67,7 +67,10 @@ def judge_nvcc(scan: Scan, nvcc: Compiler | None) -> Iterator[Finding]:
             message=f"nvcc is of CUDA {theirs}, the CUDA runtime here is {mine}",
             cause=f"kernels compiled at run time are built with CUDA {theirs}",
             remedy=f"set CUDA_HOME to a toolkit {mine}" if other_major else "nothing to do within one major",
-            evidence=(f"found via {nvcc.found_via}: {nvcc.path}", *(f"compiles at run time: {label}" for label in wanting)),
+            evidence=(
+                f"found via {nvcc.found_via}: {nvcc.path}",
+                *(f"compiles at run time: {label}" for label in wanting),
+            ),
         )
 
 
@@ -77,14 +80,15 @@ def judge_ptxas(scan: Scan, targets: Sequence[int], environ: Mapping[str, str]) 
         first = FIRST_RELEASE.get(capability)
         if first is None:
             continue
+        gpu = f"compute capability {dotted(capability)}"
         for owner, path, release in _triton_compilers(scan, capability, environ):
             if release is not None and release < first:
                 yield Finding(
                     check=PTXAS,
                     severity=Severity.WARNING,
                     object=scan.relative(path),
-                    message=f"ptxas of CUDA {release[0]}.{release[1]} does not know compute capability {dotted(capability)}",
-                    cause=f"compute capability {dotted(capability)} needs ptxas of CUDA {first[0]}.{first[1]} or newer",
+                    message=f"ptxas of CUDA {release[0]}.{release[1]} does not know {gpu}",
+                    cause=f"{gpu} needs ptxas of CUDA {first[0]}.{first[1]} or newer",
                     remedy="set TRITON_PTXAS_PATH to the ptxas of the toolkit in use",
                     distribution=owner,
                 )
@@ -100,6 +104,8 @@ def _triton_compilers(
         return
     names = ("ptxas-blackwell", "ptxas") if capability >= BLACKWELL else ("ptxas",)
     for distribution in scan.distributions:
+        if "triton" not in distribution.name:
+            continue
         for name in names:
             path = next((item for item in distribution.files if item.endswith(f"/backends/nvidia/bin/{name}")), "")
             if path:

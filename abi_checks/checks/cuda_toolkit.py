@@ -2,9 +2,9 @@
 
 Looks for: distributions of one toolkit major (nvidia-cuda-*, nvidia-nvjitlink, nvidia-nvvm, nvidia-nvtx) whose minor
 version is not that of the CUDA runtime; and an NVIDIA driver older than the toolkit's major needs.
-Decides: ``toolkit-minors`` (warning) by the versions of those distributions, which are the toolkit's own; the compiler's
-parts (nvcc, crt, nvvm) must be of one minor, since nvcc calls the others. ``driver-too-old`` (error) by NVIDIA's table of
-minor version compatibility: any driver from 450, 525, 580 runs programs of CUDA 11, 12, 13.
+Decides: ``toolkit-minors`` (warning) by the versions of those distributions, which are the toolkit's own; the
+compiler's parts (nvcc, crt, nvvm) must be of one minor, since nvcc calls the others. ``driver-too-old`` (error) by
+NVIDIA's table of minor version compatibility: any driver from 450, 525, 580 runs programs of CUDA 11, 12, 13.
 Can't see: a forward-compatibility package (cuda-compat), with which data-center GPUs may have an older driver; and
 toolkits that are no distributions, as /usr/local/cuda.
 """

@@ -1,10 +1,11 @@
 """Compiled kernels that were cached by an environment with another CUDA.
 
-Looks for: shared objects in the caches of run-time compilation (flashinfer, Triton, torch extensions, tvm-ffi, deep_gemm)
-that need a CUDA library of another major than the target's CUDA runtime.
-Decides: by their NEEDED entries (warning). These caches are keyed by source and version, seldom by CUDA, and outlive an
-upgrade: the object is opened again and fails, or brings a second CUDA runtime into the process.
-Can't see: caches of other users or in folders set in the service's environment only, and cubins, which name no library.
+Looks for: shared objects in the caches of run-time compilation (flashinfer, Triton, torch extensions, tvm-ffi,
+deep_gemm) that need a CUDA library of another major than the target's CUDA runtime.
+Decides: by their NEEDED entries (warning). These caches are keyed by source and version, seldom by CUDA, and outlive
+an upgrade: the object is opened again and fails, or brings a second CUDA runtime into the process.
+Can't see: caches of other users or in folders set in the service's environment only, and cubins, which name no
+library.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def judge(major: int, folders: list[Path]) -> Iterator[Finding]:
                 check=ID,
                 severity=Severity.WARNING,
                 object=_shown(folder),
-                message=f"{len(found)} cached objects were compiled for CUDA {theirs}, the CUDA runtime here is {major}",
+                message=f"{len(found)} cached objects were compiled for CUDA {theirs}, the runtime here is {major}",
                 cause=f"a cache of kernels compiled for CUDA {theirs}",
                 remedy=f"remove {_shown(folder)}; the kernels are compiled again when they are needed",
                 evidence=(*found[:SHOWN], *((f"… {len(found) - SHOWN} more",) if len(found) > SHOWN else ())),

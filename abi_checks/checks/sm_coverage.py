@@ -1,12 +1,13 @@
 """Device code for the target GPUs.
 
-Looks for: objects whose fat binaries hold no code that a target GPU can run. Targets are those asked for, else the GPUs of
-this host. Where a package keeps the same file name in sibling folders named after architectures (sm90/, sm100/), its
-loader chooses between them, so they are judged together.
-Decides: by the CUDA programming guide. Machine code runs on its own compute capability and on later minor ones of the same
-major; with suffix ``a`` on its own alone; with ``f`` on its family. PTX without suffix is compiled by the driver
+Looks for: objects whose fat binaries hold no code that a target GPU can run. Targets are those asked for, else the
+GPUs of this host. Where a package keeps the same file name in sibling folders named after architectures (sm90/,
+sm100/), its loader chooses between them, so they are judged together.
+Decides: by the CUDA programming guide. Machine code runs on its own compute capability and on later minor ones of the
+same major; with suffix ``a`` on its own alone; with ``f`` on its family. PTX without suffix is compiled by the driver
 for any later GPU (information: the first start is slow, and the driver must know the PTX version). Without either, a
-kernel launch fails with "no kernel image is available" (warning; error for libtorch_cuda, without which nothing runs).
+kernel launch fails with "no kernel image is available" (warning; error for libtorch_cuda, without which nothing
+runs).
 This is no ABI verdict: such a library loads, and only its kernels fail.
 Can't see: whether a kernel that lacks code would ever be called on that GPU (a kernel set for each architecture is
 normal), device code outside fatbin sections, as in cuFFT, and kernels compiled at run time.
