@@ -84,6 +84,15 @@ class DirectWheel:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two distributions that install the same paths with different content: ``winner`` lies there, not ``over``."""
+
+    winner: str
+    over: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchProfile:
     """A named set of server options; the value is "" for a flag that takes none."""
 
@@ -115,6 +124,7 @@ class StackDefinition:
     requirements: tuple[Pin, ...]
     overrides: tuple[Pin, ...]
     wheels: tuple[DirectWheel, ...]
+    overlaps: tuple[Overlap, ...]
     waivers: tuple[Waiver, ...]
     profiles: tuple[LaunchProfile, ...]
 
@@ -131,7 +141,8 @@ class StackDefinition:
         if python not in self.pythons:
             reason = dict(self.python_unavailable).get(python, "the definition does not list it")
             raise UsageError(
-                f"{self.name} cannot be had for Python {python}: {reason}. Choose one of: {', '.join(self.pythons)} (--python)"
+                f"{self.name} cannot be had for Python {python}: {reason}. "
+                f"Choose with --python one of: {', '.join(self.pythons)}"
             )
 
 
@@ -174,11 +185,12 @@ def _definition(path: Path, table: Table) -> StackDefinition:
         glibc=_matching(table.where, "glibc", table.text("glibc"), r"2\.\d+"),
         disk_gib=table.integer("disk_gib"),
         pythons=pythons,
-        python_unavailable=tuple((key, unavailable.text(key)) for key in unavailable.keys()),
+        python_unavailable=tuple((key, unavailable.text(key)) for key in unavailable.names()),
         target_sm=tuple(_matching(table.where, "target_sm", item, r"\d{2,3}a?") for item in table.texts("target_sm")),
         requirements=tuple(_pin(row) for row in table.tables("requirements")),
         overrides=tuple(_pin(row) for row in table.tables("overrides")),
         wheels=tuple(_wheel(row, pythons) for row in table.tables("wheels")),
+        overlaps=tuple(_overlap(row) for row in table.tables("overlaps")),
         waivers=parse_waivers(table.raw("waivers", []), table.where),
         profiles=_profiles(table.table("profiles")),
     )
@@ -248,6 +260,12 @@ def _wheel_file(row: Table) -> WheelFile:
     return file
 
 
+def _overlap(row: Table) -> Overlap:
+    overlap = Overlap(canonicalize_name(row.text("winner")), canonicalize_name(row.text("over")), row.text("reason"))
+    row.close()
+    return overlap
+
+
 def _upload(row: Table) -> Upload:
     upload = Upload(row.text("date"), row.text("commit"), row.text("tag"), _sha256(row))
     row.close()
@@ -260,10 +278,10 @@ def _sha256(row: Table) -> str:
 
 def _profiles(table: Table) -> tuple[LaunchProfile, ...]:
     profiles = []
-    for name in table.keys():
+    for name in table.names():
         row = table.table(name)
         options = []
-        for key in row.keys():
+        for key in row.names():
             value = row.raw(key, None)
             if value is False or not isinstance(value, str | int | float):
                 raise UsageError(f"{row.where}: {key!r} must be a text, a number, or true for a flag without a value")

@@ -1,4 +1,4 @@
-"""Making a lock from a definition: uv resolves, this module states what uv cannot fetch and puts the answer in normal form."""
+"""Making a lock from a definition: uv resolves, and its answer is put into the normal form of a lock file."""
 
 from __future__ import annotations
 

@@ -77,4 +77,7 @@ def _pin_refusals(definition: StackDefinition, versions: dict[str, str]) -> list
             found.append(f"the override {pin.requirement} has no effect: nothing requires {pin.name}; remove it")
         elif not specifier.contains(versions[pin.name], prereleases=True):
             found.append(f"it has {pin.name} {versions[pin.name]} in spite of the override {pin.requirement}")
+    for overlap in definition.overlaps:
+        for name in {overlap.winner, overlap.over} - versions.keys():
+            found.append(f"the overlap of {overlap.winner} and {overlap.over} has no effect: {name} is not in it")
     return found

@@ -1,4 +1,4 @@
-"""Strict reading of TOML tables: every key is known, every value has its type, and an error names file, table and key."""
+"""Strict reading of TOML tables: every key is known, every value has its type, an error names file, table and key."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Table:
         """A value that somebody else checks."""
         return self._take(key, default)
 
-    def keys(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The table's keys, for tables whose keys are names."""
         return tuple(self._values)
 

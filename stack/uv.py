@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +30,22 @@ def run_uv(
     *,
     folder: Path,
     timeout: float,
+    settings: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
     on_message: Callable[[str], None] | None = None,
 ) -> UvResult:
     """Run uv in ``folder`` and wait for it, at most ``timeout`` seconds.
 
     uv's own configuration (indexes, mirrors, credentials, cache) applies; an active virtual environment does not, and
-    uv never downloads a Python. ``held`` are descriptors that uv keeps open, so that a lock they carry outlives
-    this process if it is killed while uv still writes. ``on_message`` gets uv's messages line by line.
+    uv never downloads a Python. ``settings`` are environment variables for this call. ``held`` are descriptors that uv
+    keeps open, so that a lock they carry outlives this process if it is killed while uv still writes. ``on_message``
+    gets uv's messages line by line.
 
     :raises SourceError: uv could not be started or did not end in time
     """
     environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     environment |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+    environment |= settings or {}
     try:
         process = subprocess.Popen(
             [uv_package.find_uv_bin(), *arguments],
@@ -100,3 +103,11 @@ def hash_mismatch(messages: str) -> tuple[str, str, str] | None:
         return None
     expected = " or ".join(word.removeprefix("sha256:") for word in match[2].split())
     return match[1], expected, match[3]
+
+
+def cache_folder() -> Path:
+    """Where uv keeps what it downloaded and unpacked."""
+    result = run_uv(["cache", "dir"], folder=Path("/"), timeout=30)
+    if result.returncode:
+        raise SourceError(f"uv does not say where its cache is:\n{result.messages.rstrip()}")
+    return Path(result.output.strip())
