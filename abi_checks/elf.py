@@ -28,11 +28,13 @@ STT_TLS = 6
 STV_INTERNAL, STV_HIDDEN = 1, 2
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 VER_FLG_BASE, VER_FLG_WEAK = 1, 2
+FIRST_VERSION = 2
 
 # A table larger than this is a lie of a damaged file: the largest string table of a real library known to us,
 # libtorch_cpu's, is about 30 MB.
 MAX_TABLE_BYTES = 1 << 28
 MAX_RECORDS = 1 << 16
+HASH_BLOCK = 1 << 16
 DEVICE_CODE_SECTIONS = (b".nv_fatbin", b"__nv_relfatbin", b".nvFatBinSegment")
 
 _BINDABLE = frozenset(binding << 4 | kind for binding in (STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE) for kind in range(16))
@@ -87,7 +89,8 @@ class ElfFacts:
     """Strong references only: an unresolved weak one is not an error (gABI, "Symbol Table")."""
     defined: frozenset[bytes] = field(repr=False)
     defined_versions: Mapping[bytes, tuple[tuple[bytes, bool], ...]] = field(repr=False)
-    """For objects with version definitions: name → (version, hidden) of each definition; absent names are unversioned."""
+    """For objects with version definitions: name → (version, whether an unversioned reference
+    passes it over) of each definition; absent names are unversioned."""
     versions_defined: frozenset[str] = field(repr=False)
     versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = field(repr=False)
     """Library, as NEEDED names it, and the symbol versions that must be defined by it (weak needs left out)."""
@@ -294,11 +297,15 @@ class _Reader:
         last = max(struct.unpack(f"{order}{buckets}I", self._table("DT_GNU_HASH", start, buckets * 4)), default=0)
         if last < first:
             return int(first)
-        chains = start + buckets * 4
-        for index in range(last - first, MAX_TABLE_BYTES):
-            (link,) = struct.unpack(order + "I", self._table("DT_GNU_HASH", chains + index * 4, 4))
-            if link & 1:
-                return int(first) + index + 1
+        # The last chain ends at the first word whose lowest bit is set.
+        at = self._offset("DT_GNU_HASH", start + buckets * 4) + (last - first) * 4
+        while block := self.data.read(at, HASH_BLOCK):
+            words = struct.unpack_from(f"{order}{len(block) // 4}I", block)
+            for index, word in enumerate(words):
+                if word & 1:
+                    return int(last) + index + 1
+            last += len(words)
+            at += HASH_BLOCK
         raise ElfError("DT_GNU_HASH", "a chain has no end")
 
     def _symbols(
@@ -345,7 +352,9 @@ class _Reader:
                     number = versions[index]
                     version, base = verdefs.get(number & 0x7FFF, (b"", True))
                     if not base:
-                        defined_versions[name] = (*defined_versions.get(name, ()), (version, bool(number & 0x8000)))
+                        # An unversioned reference takes the first version (index 2) even where it is hidden.
+                        hidden = number & 0x8000 != 0 and number & 0x7FFF > FIRST_VERSION
+                        defined_versions[name] = (*defined_versions.get(name, ()), (version, hidden))
         return tuple(undefined), frozenset(defined), defined_versions
 
     def _version_needs(

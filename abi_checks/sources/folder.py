@@ -87,6 +87,8 @@ class FolderSource:
             if entry.is_dir(follow_symlinks=False):
                 if name == "__pycache__":
                     continue
+                if name == "glibc-hwcaps":
+                    names.append(name)
                 if name.endswith(".dist-info"):
                     self._site_packages.add(folder)
                 self._walk(entry.path, groups, problems)
