@@ -12,7 +12,7 @@ from whatthepatch.exceptions import WhatThePatchException
 
 from abi_checks.errors import UsageError, UserError
 from stack.patching.environment import Environment
-from stack.patching.record import follow, follow_manifest
+from stack.patching.record import AppliedPatch, follow, follow_manifest
 from stack.patching.series import Patch, Series, file_diffs
 from stack.patching.status import BROKEN, SOUND, PatchStatus, State, chain_position, patch_statuses
 from stack.patching.transaction import Change, commit, exclusive, sha256
@@ -63,6 +63,13 @@ def revert(environment: Environment, all_series: Sequence[Series], names: Sequen
         return _bring_to(environment, all_series, statuses, carried - {s.name for s in unwanted})
 
 
+def applied_patches(statuses: Iterable[PatchStatus]) -> tuple[AppliedPatch, ...]:
+    """``statuses`` as the manifest has them, one for each distribution that a patch changes."""
+    return tuple(
+        AppliedPatch(part.distribution, part.version, part.name, part.files) for s in statuses for part in s.parts
+    )
+
+
 def find(statuses: Iterable[PatchStatus], name: str, all_series: Iterable[Series]) -> PatchStatus:
     """The status of the patch ``name``; UsageError where there is none, UserError where it is for other packages."""
     for candidate in statuses:
@@ -107,7 +114,7 @@ def _bring_to(
         before = record.read_bytes()
         changes.append(Change(record, sha256(before), follow(before, contents, record)))
     if environment.manifest:
-        carried = [part for s in statuses if s.name in wanted for part in s.parts]
+        carried = applied_patches(s for s in statuses if s.name in wanted)
         before = environment.manifest.read_bytes()
         changes.append(Change(environment.manifest, sha256(before), follow_manifest(environment.manifest, carried)))
     commit(environment.site_packages, changes)

@@ -13,11 +13,12 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from abi_checks.errors import SourceError, UserError
-from stack.patching.series import Patch
+from stack.patching.series import PatchedFile
 
 
 def record_hash(data: bytes) -> str:
@@ -66,8 +67,18 @@ def _byte_code_pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.escape(f"{folder}/__pycache__/{stem}.") + r"[^/]*\.pyc")
 
 
-def manifest_rows(patches: Iterable[Patch]) -> list[dict[str, Any]]:
-    """The value of the manifest's key ``patches`` for these applied patches."""
+@dataclass(frozen=True, slots=True)
+class AppliedPatch:
+    """One patch that an environment carries, for one distribution."""
+
+    distribution: str
+    version: str
+    name: str
+    files: tuple[PatchedFile, ...]
+
+
+def manifest_rows(patches: Iterable[AppliedPatch]) -> list[dict[str, Any]]:
+    """The value of the manifest's key ``patches``."""
     return [
         {
             "name": patch.name,
@@ -79,7 +90,7 @@ def manifest_rows(patches: Iterable[Patch]) -> list[dict[str, Any]]:
     ]
 
 
-def follow_manifest(path: Path, patches: Iterable[Patch]) -> bytes:
+def follow_manifest(path: Path, patches: Iterable[AppliedPatch]) -> bytes:
     """The content of manifest.json with its key ``patches`` set to ``patches``."""
     try:
         document = json.loads(path.read_bytes())
@@ -88,4 +99,4 @@ def follow_manifest(path: Path, patches: Iterable[Patch]) -> bytes:
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot read the build's manifest: {error}; build the environment again") from error
     document["patches"] = manifest_rows(patches)
-    return (json.dumps(document, indent=2) + "\n").encode("utf-8")
+    return (json.dumps(document, indent=1) + "\n").encode("utf-8")

@@ -71,7 +71,7 @@ def environment(tmp_path: Path) -> Environment:
     packages = tmp_path / "build" / "env" / "lib" / "python3.12" / "site-packages"
     packages.mkdir(parents=True)
     (tmp_path / "build" / "env" / "pyvenv.cfg").write_text("home = /nowhere\n")
-    (tmp_path / "build" / "manifest.json").write_text('{\n  "stack": "x",\n  "patches": []\n}\n')
+    (tmp_path / "build" / "manifest.json").write_text('{\n "stack": "x",\n "patches": []\n}\n')
     install(packages, "alpha", "1.0", ALPHA)
     install(packages, "beta_core", "2.0", BETA)
     return open_environment(tmp_path / "build")
