@@ -39,6 +39,12 @@ def build_cu130(session: nox.Session) -> None:
 
 
 @nox.session
+def patch(session: nox.Session) -> None:
+    """Source patches of an environment; after ``--``: apply, revert, status or diff, and the environment."""
+    _stack(session, "patch")
+
+
+@nox.session
 def abi_check(session: nox.Session) -> None:
     """Judge the current stack, or the targets named after ``--``."""
     session.run(sys.executable, "-m", "abi_checks", *session.posargs)

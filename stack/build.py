@@ -17,6 +17,7 @@ from stack.files import write_text
 from stack.installed import compare, site_packages, torch_build
 from stack.lockfile import Lock
 from stack.manifest import definition_digest, manifest_text, read_manifest, waivers_text
+from stack.patching import applied_series, apply_default_series
 from stack.prefix import Build, StackFolder
 from stack.progress import Progress
 from stack.uv import hash_mismatch, run_uv
@@ -129,6 +130,16 @@ def _run_installer(
     requirements.unlink()
 
 
+def patch(job: Job, detail: Callable[[str], None]) -> Job:
+    """The source patches that are on by default for what is installed.
+
+    :raises UserError: a file is not exactly the one that a patch was made for
+    """
+    for applied in apply_default_series(job.build.environment):
+        job.progress.say(f"  {applied.name}: {applied.distribution} {applied.version}, {len(applied.files)} files")
+    return job
+
+
 def describe_mismatch(definition: StackDefinition, requirement: str, expected: str, found: str) -> str:
     """What to tell about a file that was refused for its hash; names the upload where the definition knows it."""
     name = requirement.partition(" ")[0].partition("==")[0]
@@ -211,13 +222,19 @@ def judge(job: Job, detail: Callable[[str], None]) -> Job:
 def record(job: Job, detail: Callable[[str], None]) -> Job:
     """Write the manifest, which makes the build a complete one."""
     findings = tuple(job.report.findings) if job.report else ()
-    write_text(job.build.manifest, manifest_text(job.availability, job.passed_over, job.metadata_differences, findings))
+    write_text(
+        job.build.manifest,
+        manifest_text(
+            job.availability, job.passed_over, job.metadata_differences, findings, applied_series(job.build.environment)
+        ),
+    )
     return job
 
 
 FILL = (
     Step("make the environment", create_environment),
     Step("install with hashes required", install),
+    Step("apply the source patches", patch),
 )
 JUDGE = (
     Step("compare stated with real metadata", check_metadata),

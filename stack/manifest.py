@@ -15,6 +15,7 @@ from abi_checks.errors import SourceError
 from abi_checks.findings import Finding, Waiver
 from stack import __version__
 from stack.availability import Availability
+from stack.patching import AppliedPatch, manifest_rows
 from stack.preflight import host_glibc
 
 SCHEMA_VERSION = 1
@@ -30,6 +31,7 @@ def manifest_text(
     passed_over: Mapping[str, Mapping[str, str]],
     metadata_differences: tuple[str, ...],
     findings: tuple[Finding, ...],
+    patches: tuple[AppliedPatch, ...],
 ) -> str:
     """The manifest as JSON. ``passed_over``: preferred stack that was not built → wheel → why it could not be had."""
     definition, lock = availability.definition, availability.lock
@@ -60,6 +62,7 @@ def manifest_text(
         "distributions": lock.versions,
         "overlaps": [[overlap.winner, overlap.over] for overlap in definition.overlaps],
         "metadata_differences": metadata_differences,
+        "patches": manifest_rows(patches),
         "findings": [
             {
                 "check": finding.check,

@@ -50,12 +50,15 @@ def _killed_at(step: int, act: Callable[[], object]) -> bool:
     return status == signal.SIGKILL
 
 
-def _kill_after_the_decision(environment: Environment, all_series: AllSeries) -> None:
-    """Leave an apply of the default patches killed as soon as its journal is in place."""
-    step = 1
+def _kill_after_the_decision(environment: Environment, all_series: AllSeries, step: int = 1) -> int:
+    """Leave an apply of the default patches killed as soon as its journal is in place; returns the step after that one.
+
+    The search begins at ``step``.
+    """
     while not (environment.site_packages / WORK_FOLDER / "journal.json").exists():
         assert _killed_at(step, lambda: engine.apply(environment, all_series, ()))
         step += 1
+    return step
 
 
 @pytest.mark.parametrize("direction", ["apply", "revert"])
@@ -97,9 +100,10 @@ def test_a_kill_while_finishing_is_finished_by_the_next_command(
     engine.apply(environment, all_series, ())
     patched = tree(build)
     kills = 0
+    step = 2
     while True:
         engine.revert(environment, all_series, ())
-        _kill_after_the_decision(environment, all_series)
+        step = _kill_after_the_decision(environment, all_series, step - 1)
         if not _killed_at(kills + 1, lambda: engine.status(environment, all_series)):
             break
         kills += 1
