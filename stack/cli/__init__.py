@@ -20,6 +20,9 @@ COMMANDS = {
     "verify": "compare an installed stack with its lock and its RECORD files",
     "patch": "apply, revert or show the source patches of an installed environment",
     "diagnose": "name the first true cause of a failure from a server log",
+    "bench": "measure servers, compare results, find where speculation stops paying",
+    "models": "write synthetic models whose answers and acceptance are known in advance",
+    "boot": "start a server from a launch profile, question it, and judge what it answers",
 }
 
 

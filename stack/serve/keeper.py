@@ -1,0 +1,118 @@
+"""A small process between the command and the server, which alone decides how long anything of the server lives.
+
+Run as a script, by :mod:`stack.serve.process`: ``python keeper.py LOG GRACE COMMAND...``. It makes itself the reaper of
+orphans (prctl(2), PR_SET_CHILD_SUBREAPER), so that whatever the server starts stays below it however often it forks or
+changes its session. It ends everything, politely for GRACE seconds and then by SIGKILL, as soon as the server ends, or
+as its standard input closes: that is what happens when the command that wants the server finishes, is interrupted or
+is itself killed. On standard output it writes ``pid N`` at the start and ``exit CODE`` at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+_KILL_ROUNDS_APART = 0.02
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process that can be seen, by process id."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name, in parentheses, may itself hold spaces and parentheses; what follows it does not.
+                rest = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if rest[0] != "Z":
+                    found[int(entry.name)] = int(rest[1])
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """All living processes below ``root``, nearest first."""
+    children: dict[int, list[int]] = {}
+    for child, parent in parents().items():
+        children.setdefault(parent, []).append(child)
+    found = list(children.get(root, ()))
+    for child in found:
+        found.extend(children.get(child, ()))
+    return found
+
+
+def _signal_all(number: int) -> bool:
+    """Send a signal to everything below this process; False where there is nothing left."""
+    left = descendants(os.getpid())
+    for child in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, number)
+    return bool(left)
+
+
+def _reap() -> Iterator[tuple[int, int]]:
+    """Process id and wait status of every child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                return
+            yield child, status
+
+
+def end_everything(grace: float) -> None:
+    """End all processes below this one: SIGTERM, and SIGKILL for those still there after ``grace`` seconds."""
+    _signal_all(signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while True:
+        for _ in _reap():
+            pass
+        left = _signal_all(signal.SIGKILL) if time.monotonic() >= deadline else bool(descendants(os.getpid()))
+        if not left:
+            return
+        time.sleep(_KILL_ROUNDS_APART)
+
+
+def main() -> int:
+    """Start the server, wait for its end or for the end of standard input, and leave nothing behind."""
+    log, grace, *command = sys.argv[1:]
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with Path(log).open("ab") as output:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Ignored signals stay ignored across exec; a server must get them.
+            preexec_fn=_default_signals,
+        )
+    print(f"pid {server.pid}", flush=True)
+    status = None
+    while status is None:
+        status = next((os.waitstatus_to_exitcode(ended) for child, ended in _reap() if child == server.pid), None)
+        if status is None and select.select([sys.stdin], [], [], 0.1)[0]:
+            break
+    end_everything(float(grace) if status is None else 0.0)
+    with contextlib.suppress(BrokenPipeError):
+        print(f"exit {'stopped' if status is None else status}", flush=True)
+    return 0
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

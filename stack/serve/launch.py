@@ -1,0 +1,79 @@
+"""A launch profile and a model turned into one command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from abi_checks.errors import UsageError
+from stack.serve.ports import HOST
+
+ALGORITHM = "speculative-algorithm"
+STEPS = "speculative-num-steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is to be started. ``options`` are (name without dashes, value or "" for a flag), in order, each once."""
+
+    python: Path
+    model: Path
+    draft: Path | None
+    options: tuple[tuple[str, str], ...]
+    tp: int
+    port: int
+
+    @property
+    def speculative(self) -> bool:
+        return self.value(ALGORITHM) is not None
+
+    @property
+    def steps(self) -> int:
+        """Speculative steps that are asked for; 0 without speculation, or where the server is to choose."""
+        return int(self.value(STEPS) or 0) if self.speculative else 0
+
+    def value(self, name: str) -> str | None:
+        """The value of an option, or None where it isn't given."""
+        return dict(self.options).get(name)
+
+    def command(self) -> list[str]:
+        """The command line."""
+        words = [str(self.python), "-m", "sglang.launch_server", "--model-path", str(self.model)]
+        words += ["--host", HOST, "--port", str(self.port), "--tp", str(self.tp)]
+        if self.draft:
+            words += ["--speculative-draft-model-path", str(self.draft)]
+        for name, value in self.options:
+            words += [f"--{name}", value] if value else [f"--{name}"]
+        return words
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the server: this one, its Python's programs first, and no model hub."""
+        path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def merge_options(profile: Sequence[tuple[str, str]], changes: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """A profile's options with changes applied: ``name=value`` sets, ``name`` sets a flag, ``no:name`` takes away."""
+    options = {name.removeprefix("--"): value for name, value in profile}
+    for change in changes:
+        name, _, value = change.removeprefix("--").partition("=")
+        if not name:
+            raise UsageError(f"--option {change!r}: must be NAME=VALUE, NAME for a flag, or no:NAME to take one away")
+        if name.startswith("no:"):
+            if options.pop(name[3:], None) is None:
+                raise UsageError(f"--option {change}: the profile has no option {name[3:]!r}")
+        else:
+            options[name] = value
+    return tuple(options.items())
+
+
+def check_draft(options: Mapping[str, str], draft: Path | None) -> None:
+    """Refuse a speculative profile without a draft, and a draft nobody asks for."""
+    if ALGORITHM in options and draft is None:
+        raise UsageError(
+            f"the profile speculates ({options[ALGORITHM]}) and there is no draft model; name one with --draft"
+        )
+    if ALGORITHM not in options and draft is not None:
+        raise UsageError("a draft model is named and the profile does not speculate; choose a profile that does")
