@@ -48,3 +48,9 @@ def patch(session: nox.Session) -> None:
 def abi_check(session: nox.Session) -> None:
     """Judge the current stack, or the targets named after ``--``."""
     session.run(sys.executable, "-m", "abi_checks", *session.posargs)
+
+
+@nox.session
+def stable_abi(session: nox.Session) -> None:
+    """Write the list of CPython's stable ABI again, from the installed abi3info."""
+    session.run(sys.executable, "-m", "abi_checks.stable_abi")

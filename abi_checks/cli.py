@@ -71,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         default="assume",
         help="what to think of the NVIDIA driver's libraries where this host has none",
     )
+    parser.add_argument(
+        "--target-sm",
+        action="append",
+        default=[],
+        metavar="SM",
+        help="a GPU architecture, such as 120, that device code must be there for (repeatable; default: this host's)",
+    )
     parser.add_argument("--verbose", action="store_true", help="list information and waived findings too")
     return parser
 
@@ -82,7 +89,7 @@ def _judge(target: Path, options: argparse.Namespace) -> Report:
         source,
         Options(
             waivers=waivers if not only else (),
-            checks=CheckOptions(expected=expected),
+            checks=CheckOptions(expected=expected, target_sms=tuple(options.target_sm)),
             library_path=tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part),
             assume_driver=options.driver == "assume",
             only=only,

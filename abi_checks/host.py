@@ -59,7 +59,10 @@ def read_host() -> Host:
 
 
 def _gpus(library: str) -> tuple[tuple[int, ...], str]:
-    """Ask NVML, the driver's management library; returns the capabilities and why there are none."""
+    """Ask NVML, the driver's management library; returns the capabilities and why there are none.
+
+    By ctypes, since importing the ``pynvml`` module takes longer than judging a wheel.
+    """
     try:
         nvml = ctypes.CDLL(library)
     except OSError:

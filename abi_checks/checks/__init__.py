@@ -1,6 +1,20 @@
 """The checks, in the order in which they run. Each is a function from facts to findings; see ``interface.py``."""
 
-from abi_checks.checks import cuda_majors, missing_libraries, torch_build, unreadable, unresolved_symbols
+from abi_checks.checks import (
+    cuda_compilers,
+    cuda_majors,
+    cuda_toolkit,
+    duplicate_libraries,
+    jit_caches,
+    missing_libraries,
+    record_collisions,
+    requirements,
+    sm_coverage,
+    torch_build,
+    unreadable,
+    unresolved_symbols,
+    wheel_tags,
+)
 from abi_checks.checks.interface import Check, CheckOptions
 
 CHECKS: tuple[Check, ...] = (
@@ -9,6 +23,14 @@ CHECKS: tuple[Check, ...] = (
     cuda_majors.CHECK,
     torch_build.CHECK,
     unreadable.CHECK,
+    duplicate_libraries.CHECK,
+    record_collisions.CHECK,
+    requirements.CHECK,
+    wheel_tags.CHECK,
+    cuda_toolkit.CHECK,
+    cuda_compilers.CHECK,
+    jit_caches.CHECK,
+    sm_coverage.CHECK,
 )
 
 __all__ = ["CHECKS", "Check", "CheckOptions"]
