@@ -7,72 +7,13 @@ symbols of all objects are indexed at once: map every closure, index the provide
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Sequence
 
-from abi_checks.bytesource import FileSource
 from abi_checks.driver import DRIVER_LIBRARIES
-from abi_checks.elf import DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE, ET_DYN, ElfError, ElfFacts, Reference, read_elf
-from abi_checks.ldcache import DEFAULT_FOLDERS, host_cache, hwcaps_levels
-
-
-ALREADY_LOADED = "already loaded"
-
-
-class Verdict(StrEnum):
-    """What the loader would say of an object."""
-
-    LOADS = "loads"
-    FAILS = "fails"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The file that satisfies a NEEDED entry, and by which rule it was found."""
-
-    path: str
-    found_via: str
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A NEEDED entry that nothing satisfies; ``considered`` lists the places looked at, in order, and why each was passed over."""
-
-    library: str
-    required_by: str
-    considered: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """A symbol, or a symbol version, that no object in scope provides."""
-
-    symbol: str
-    """Mangled; "" where a whole version is missing from the library it is asked of."""
-    version: str
-    required_by: str
-    defined_by: str = ""
-    """An object that defines the symbol and is not in scope, if the target or the process has one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The verdict on one object, with what it rests on."""
-
-    path: str
-    verdict: Verdict
-    found: Mapping[str, Found]
-    """NEEDED entry of this object → what satisfies it."""
-    missing: tuple[Missing, ...] = ()
-    """Of this object and of what it loads."""
-    unresolved: tuple[Unresolved, ...] = ()
-    reason: str = ""
-    """Why the verdict is ``unknown``, or why the object can't be opened at all."""
-    closure: frozenset[str] = frozenset()
-    """Paths of everything in its scope that it loads itself or finds loaded by name."""
+from abi_checks.elf import DF_1_NOOPEN, DF_1_PIE, ET_DYN, ElfFacts, Reference
+from abi_checks.files import Files
+from abi_checks.resolution import ALREADY_LOADED, Found, Missing, Resolution, Unresolved, Verdict
+from abi_checks.search import STEPS, LoaderOptions, Request, expand
 
 
 class _Node:
@@ -92,6 +33,16 @@ class _Node:
     @property
     def path(self) -> str:
         return self.facts.path if self.facts else self.assumed
+
+    def chain(self) -> list[ElfFacts]:
+        """The facts of the node and of those that led to its being loaded."""
+        found: list[ElfFacts] = []
+        node: _Node | None = self
+        while node is not None:
+            if node.facts:
+                found.append(node.facts)
+            node = node.parent
+        return found
 
 
 class _Space:
@@ -121,87 +72,6 @@ class _Space:
                 self.by_name.setdefault(node.facts.soname, node)
         if name:
             self.by_name.setdefault(name, node)
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderOptions:
-    """What of the host takes part. ``library_path`` is LD_LIBRARY_PATH; ``assume_driver`` supplies the NVIDIA driver's libraries where they are missing."""
-
-    machine: int
-    library_path: tuple[str, ...] = ()
-    assume_driver: bool = True
-
-
-class Files:
-    """The files of the target, and of the host where the target does not have them, by absolute path."""
-
-    def __init__(
-        self,
-        facts: Iterable[ElfFacts],
-        aliases: Mapping[str, str],
-        folders: Mapping[str, frozenset[str]],
-        root: str,
-        on_disk: bool,
-    ) -> None:
-        self._known: dict[str, ElfFacts | str] = {item.path: item for item in facts}
-        for alias, path in aliases.items():
-            if path in self._known:
-                self._known[alias] = self._known[path]
-        self._folders: dict[str, frozenset[str]] = dict(folders)
-        self._root = root + "/"
-        self._on_disk = on_disk
-        self._by_identity: dict[tuple[int, int], ElfFacts] = {}
-
-    def identify(self, facts: ElfFacts, identity: tuple[int, int]) -> None:
-        """Tell which inode an object of the target has, so that a path to it from outside leads to the same object."""
-        self._by_identity[identity] = facts
-
-    def names(self, folder: str) -> frozenset[str]:
-        """The names in a folder; none where it isn't there."""
-        listed = self._folders.get(folder)
-        if listed is None:
-            if not self._on_disk and folder.startswith(self._root):
-                listed = frozenset()
-            else:
-                try:
-                    listed = frozenset(os.listdir(folder))
-                except OSError:
-                    listed = frozenset()
-            self._folders[folder] = listed
-        return listed
-
-    def known(self, path: str) -> ElfFacts | None:
-        """The facts of an object that has been opened, by its path."""
-        answer = self._known.get(path)
-        return None if isinstance(answer, str) else answer
-
-    def open(self, path: str) -> ElfFacts | str:
-        """The facts of the object at ``path``, or why it can't be one."""
-        known = self._known.get(path)
-        if known is None:
-            known = self._known[path] = self._open_host(path)
-        return known
-
-    def _open_host(self, path: str) -> ElfFacts | str:
-        if not self._on_disk and path.startswith(self._root):
-            return "no such file"
-        try:
-            status = os.stat(path)
-            identity = (status.st_dev, status.st_ino)
-            if identity in self._by_identity:
-                return self._by_identity[identity]
-            with FileSource(path) as data:
-                facts = read_elf(data, path)
-        except OSError as error:
-            return f"cannot be read: {error.strerror}"
-        except ElfError as error:
-            return f"not loadable: {error}"
-        self._by_identity[identity] = facts
-        return facts
-
-
-Step = tuple[str, Iterator[str]]
-"""One rule of the search: how an answer of it is reported, and the folders it looks at."""
 
 
 class Loader:
@@ -321,19 +191,20 @@ class Loader:
             return loaded, Found(loaded.path, ALREADY_LOADED), ()
         considered: list[str] = []
         if "/" in name:
-            path = self._expand(name, node)
+            assert node.facts is not None
+            path = expand(name, node.facts, self.options.machine)
             answer = self._candidate(path, considered)
             if answer:
                 return self._known_or_new(answer, node, space), Found(answer.path, "path in NEEDED"), ()
         else:
-            for rule, folders in self._steps(name, node):
-                for folder in folders:
-                    if name in self.files.names(folder):
-                        answer = self._candidate(f"{folder}/{name}", considered)
-                        if answer:
-                            return self._known_or_new(answer, node, space), Found(f"{folder}/{name}", rule), ()
-                    else:
-                        considered.append(f"{rule}: {folder}: no such file")
+            request = Request(name, node.chain(), self._main and self._main.facts, self.files, self.options)
+            for rule, folder in (place for step in STEPS for place in step(request)):
+                if name in self.files.names(folder):
+                    answer = self._candidate(f"{folder}/{name}", considered)
+                    if answer:
+                        return self._known_or_new(answer, node, space), Found(f"{folder}/{name}", rule), ()
+                else:
+                    considered.append(f"{rule}: {folder}: no such file")
         if self.options.assume_driver and name in DRIVER_LIBRARIES:
             self.assumed_driver.add(name)
             return _Node(None, node, assumed=name), Found(name, "assumed: the driver of the GPU host"), ()
@@ -353,52 +224,6 @@ class Loader:
 
     def _known_or_new(self, facts: ElfFacts, parent: _Node, space: _Space) -> _Node:
         return space.filed(id(facts)) or _Node(facts, parent)
-
-    def _steps(self, name: str, node: _Node) -> Iterator[Step]:
-        """The rules of ld.so(8), "Rendering of NEEDED without a slash", in order."""
-        facts = node.facts
-        assert facts is not None
-        if not facts.runpath:
-            ancestor: _Node | None = node
-            while ancestor is not None:
-                if ancestor.facts and ancestor.facts.rpath and not ancestor.facts.runpath:
-                    yield f"RPATH of {ancestor.path}", self._folders(ancestor.facts.rpath, ancestor)
-                ancestor = ancestor.parent
-            main = self._main
-            if main is not None and main.facts and main.facts.rpath and not main.facts.runpath:
-                yield f"RPATH of {main.path}", self._folders(main.facts.rpath, main)
-        if self.options.library_path:
-            yield "LD_LIBRARY_PATH", self._folders(self.options.library_path, node)
-        if facts.runpath:
-            yield f"RUNPATH of {node.path}", self._folders(facts.runpath, node)
-        if facts.flags_1 & DF_1_NODEFLIB:
-            return
-        cached = host_cache(self.options.machine).get(name)
-        if cached:
-            yield "ld.so.cache", iter((os.path.dirname(cached),))
-        yield (
-            "default folder",
-            (folder for folder in DEFAULT_FOLDERS.get(self.options.machine, ()) if self.files.names(folder)),
-        )
-
-    def _folders(self, paths: Iterable[str], node: _Node) -> Iterator[str]:
-        for path in paths:
-            folder = os.path.normpath(self._expand(path, node))
-            if "glibc-hwcaps" in self.files.names(folder):
-                for level in hwcaps_levels():
-                    yield f"{folder}/glibc-hwcaps/{level}"
-            yield folder
-
-    def _expand(self, path: str, node: _Node) -> str:
-        if "$" not in path:
-            return path
-        for token, value in (
-            ("ORIGIN", os.path.dirname(node.path)),
-            ("LIB", _LIB),
-            ("PLATFORM", _PLATFORM.get(self.options.machine, "")),
-        ):
-            path = path.replace(f"${{{token}}}", value).replace(f"${token}", value)
-        return path
 
     # Phase 2: indexing
 
@@ -499,8 +324,3 @@ def _mapped_only(node: _Node) -> Resolution:
     return Resolution(
         node.path, Verdict.FAILS if missing else Verdict.UNKNOWN, node.found, missing, closure=_paths(_closure(node))
     )
-
-
-# ld.so(8): $LIB is lib or lib64 by the system's ABI; Debian's multiarch loaders use lib/x86_64-linux-gnu.
-_LIB = "lib/x86_64-linux-gnu" if os.path.isdir("/lib/x86_64-linux-gnu") else "lib64"
-_PLATFORM = {62: "x86_64", 183: "aarch64"}

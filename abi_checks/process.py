@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from abi_checks.loader import Loader, Resolution
+from abi_checks.loader import Loader
+from abi_checks.resolution import Resolution
 
 TORCH_GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
 TORCH_MODULE = re.compile(r"(?:^|/)torch/_C\.[^/]*so$")

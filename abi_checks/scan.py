@@ -12,8 +12,11 @@ from packaging.utils import canonicalize_name
 
 from abi_checks.elf import EM_AARCH64, EM_X86_64, ElfError, ElfFacts, read_elf
 from abi_checks.fatbin import FatBinaries, read_device_code
-from abi_checks.loader import Files, Loader, LoaderOptions, Resolution, Verdict
+from abi_checks.files import Files
+from abi_checks.loader import Loader
 from abi_checks.process import ProcessState, prepare
+from abi_checks.resolution import Resolution, Verdict
+from abi_checks.search import LoaderOptions
 from abi_checks.sources.interface import Distribution, Source, Unreadable
 from abi_checks.symbol_owners import Owner, owner_of
 

@@ -20,7 +20,7 @@ from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.driver import DRIVER_LIBRARIES
 from abi_checks.elf import ElfFacts
 from abi_checks.findings import Finding, Severity
-from abi_checks.loader import Missing
+from abi_checks.resolution import Missing
 from abi_checks.scan import Scan
 
 MISSING, SIBLING, DEPENDENCY = "missing-library", "loads-after-sibling", "loads-as-dependency"

@@ -17,7 +17,7 @@ from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.demangle import demangle
 from abi_checks.elf import ElfFacts
 from abi_checks.findings import Finding, Severity
-from abi_checks.loader import Resolution, Unresolved
+from abi_checks.resolution import Resolution, Unresolved
 from abi_checks.scan import Scan
 from abi_checks.symbol_owners import Owner, OwnerRule, owner_of, uses_old_string_abi
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from abi_checks.findings import Finding, Severity
-from abi_checks.loader import Verdict
+from abi_checks.resolution import Verdict
 
 SCHEMA_VERSION = 1
 

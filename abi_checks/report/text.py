@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from abi_checks.findings import Severity
-from abi_checks.loader import Verdict
 from abi_checks.report.interface import Report, Subject, subjects
+from abi_checks.resolution import Verdict
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.UNKNOWN: "magenta", Severity.INFO: "dim"}
 OBJECTS_SHOWN = 12

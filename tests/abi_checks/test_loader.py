@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from abi_checks.loader import Verdict
+from abi_checks.resolution import Verdict
 from abi_checks.scan import scan
 from abi_checks.sources.folder import FolderSource
 from tests.abi_checks.fixtures import compile_object, version_script
