@@ -13,22 +13,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from abi_checks.bytesource import ByteSource
-
-ELF_MAGIC = b"\x7fELF"
-EM_X86_64, EM_AARCH64 = 62, 183
-ET_EXEC, ET_DYN = 2, 3
-PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
-SHT_DYNSYM, SHT_NOBITS = 11, 8
-DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 4, 5, 6, 10, 14, 15, 29
-DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1 = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB
-DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-DF_1_NODEFLIB, DF_1_NOOPEN, DF_1_PIE = 0x800, 0x40, 0x08000000
-STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 1, 2, 10
-STT_TLS = 6
-STV_INTERNAL, STV_HIDDEN = 1, 2
-SHN_UNDEF, SHN_ABS = 0, 0xFFF1
-VER_FLG_BASE, VER_FLG_WEAK = 1, 2
-FIRST_VERSION = 2
+from abi_checks.elf_format import (
+    DT_FLAGS_1,
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_NEEDED,
+    DT_RPATH,
+    DT_RUNPATH,
+    DT_SONAME,
+    DT_STRSZ,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERDEF,
+    DT_VERDEFNUM,
+    DT_VERNEED,
+    DT_VERNEEDNUM,
+    DT_VERSYM,
+    ELF_MAGIC,
+    FIRST_VERSION,
+    LAYOUTS,
+    PT_DYNAMIC,
+    PT_INTERP,
+    PT_LOAD,
+    SHN_ABS,
+    SHN_UNDEF,
+    SHT_DYNSYM,
+    SHT_NOBITS,
+    STB_GLOBAL,
+    STB_GNU_UNIQUE,
+    STB_WEAK,
+    STT_TLS,
+    STV_HIDDEN,
+    STV_INTERNAL,
+    VER_FLG_BASE,
+    VER_FLG_WEAK,
+)
 
 # A table larger than this is a lie of a damaged file: the largest string table of a real library known to us,
 # libtorch_cpu's, is about 30 MB.
@@ -100,29 +119,6 @@ class ElfFacts:
     """Whether there is a PT_INTERP, as programs have."""
 
 
-class _Layout:
-    """Record formats of one ELF class and byte order."""
-
-    def __init__(self, bits: int, little: bool) -> None:
-        order = "<" if little else ">"
-        wide = bits == 64
-        self.header = struct.Struct(order + ("HHIQQQIHHHHHH" if wide else "HHIIIIIHHHHHH"))
-        self.segment = struct.Struct(order + ("IIQQQQQQ" if wide else "IIIIIIII"))
-        self.section = struct.Struct(order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII"))
-        self.dynamic = struct.Struct(order + ("qQ" if wide else "iI"))
-        self.symbol = struct.Struct(order + ("IBBHQQ" if wide else "IIIBBH"))
-        self.wide = wide
-        self.word = order + "I"
-        self.half = order + "H"
-        self.verneed = struct.Struct(order + "HHIII")
-        self.vernaux = struct.Struct(order + "IHHII")
-        self.verdef = struct.Struct(order + "HHHHIII")
-        self.verdaux = struct.Struct(order + "II")
-
-
-_LAYOUTS = {(bits, little): _Layout(bits, little) for bits in (32, 64) for little in (True, False)}
-
-
 def read_elf(data: ByteSource, path: str) -> ElfFacts:
     """Read the facts of the ELF file in ``data``.
 
@@ -146,7 +142,7 @@ class _Reader:
             raise ElfError("e_ident", f"class {head[4]} and byte order {head[5]} are not ELF's")
         self.bits = 64 if head[4] == 2 else 32
         self.little = head[5] == 1
-        self.layout = _LAYOUTS[self.bits, self.little]
+        self.layout = LAYOUTS[self.bits, self.little]
         if len(head) < 16 + self.layout.header.size:
             raise ElfError("file", f"{data.size} bytes long, too short for an ELF header")
         (self.elf_type, self.machine, _, _, self.phoff, self.shoff, _, _, self.phentsize, self.phnum, self.shentsize,

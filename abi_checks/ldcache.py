@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from abi_checks.elf import EM_AARCH64, EM_X86_64
+from abi_checks.elf_format import EM_AARCH64, EM_X86_64
 
 MAGIC = b"glibc-ld.so.cache1.1"
 HEADER = struct.Struct("<20s2IB3xI12x")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from abi_checks.driver import DRIVER_LIBRARIES
-from abi_checks.elf import DF_1_NOOPEN, DF_1_PIE, ET_DYN, ElfFacts, Reference
+from abi_checks.elf import ElfFacts, Reference
+from abi_checks.elf_format import DF_1_NOOPEN, DF_1_PIE, ET_DYN, machine_name
 from abi_checks.files import Files
 from abi_checks.resolution import ALREADY_LOADED, Found, Missing, Resolution, Unresolved, Verdict
 from abi_checks.search import STEPS, LoaderOptions, Request, expand
@@ -153,7 +154,7 @@ class Loader:
 
     def _refusal(self, facts: ElfFacts) -> str:
         if facts.machine != self.options.machine or facts.elf_class != 64:
-            return f"built for another machine (e_machine {facts.machine}, {facts.elf_class} bits)"
+            return f"built for another machine: {machine_name(facts.machine)}, {facts.elf_class} bits"
         if facts.elf_type != ET_DYN:
             return "not a shared object: it is an executable that can't be loaded into a process"
         if facts.flags_1 & DF_1_PIE:
@@ -217,7 +218,7 @@ class Loader:
             return None
         if answer.machine != self.options.machine or answer.elf_class != 64:
             considered.append(
-                f"{path}: built for another machine (e_machine {answer.machine}, {answer.elf_class} bits)"
+                f"{path}: built for another machine: {machine_name(answer.machine)}, {answer.elf_class} bits"
             )
             return None
         return answer

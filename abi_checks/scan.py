@@ -10,7 +10,8 @@ from functools import cached_property
 
 from packaging.utils import canonicalize_name
 
-from abi_checks.elf import EM_AARCH64, EM_X86_64, ElfError, ElfFacts, read_elf
+from abi_checks.elf import ElfError, ElfFacts, read_elf
+from abi_checks.elf_format import EM_AARCH64, EM_X86_64
 from abi_checks.fatbin import FatBinaries, read_device_code
 from abi_checks.files import Files
 from abi_checks.loader import Loader
