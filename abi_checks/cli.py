@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from abi_checks.api import Options, check_source
-from abi_checks.checks import CheckOptions
+from abi_checks.checks import CHECKS, CheckOptions
 from abi_checks.errors import SourceError, UsageError, UserError
 from abi_checks.findings import Waiver, parse_waivers
 from abi_checks.report import json as json_report
+from abi_checks.report import markdown, sarif
 from abi_checks.report import text as text_report
 from abi_checks.report.interface import Report
 from abi_checks.sources.folder import FileTarget, FolderSource, enclosing_environment
@@ -31,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     gc.disable()  # the facts are millions of small objects that live to the end: collecting only costs time
     try:
+        if options.explain:
+            return _explain(options.explain)
+        if not options.targets:
+            raise UsageError("name at least one TARGET, or --explain CHECK")
         reports = [_judge(Path(target), options) for target in options.targets]
         rendered = "".join(_render(report, options) for report in reports)
         if options.output:
@@ -58,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "targets", nargs="+", metavar="TARGET", help="a virtual environment, a folder or a shared object"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--format", choices=("text", "json", "sarif", "markdown"), default="text")
     parser.add_argument("--output", metavar="FILE", help="write the report to FILE instead of standard output")
     parser.add_argument(
         "--waivers",
@@ -79,7 +84,19 @@ def _parser() -> argparse.ArgumentParser:
         help="a GPU architecture, such as 120, that device code must be there for (repeatable; default: this host's)",
     )
     parser.add_argument("--verbose", action="store_true", help="list information and waived findings too")
+    parser.add_argument(
+        "--explain", metavar="CHECK", help="say what a check looks for, how it decides, what it can't see"
+    )
     return parser
+
+
+def _explain(check_id: str) -> int:
+    for check in CHECKS:
+        if check_id in check.ids:
+            print(f"{', '.join(check.ids)}\n\n{check.explanation.strip()}")
+            return 0
+    known = ", ".join(sorted(check_id for check in CHECKS for check_id in check.ids))
+    raise UsageError(f"there is no check {check_id!r}; the checks are: {known}")
 
 
 def _judge(target: Path, options: argparse.Namespace) -> Report:
@@ -127,8 +144,13 @@ def _expectations(root: Path, given: str | None) -> tuple[tuple[Waiver, ...], di
 
 
 def _render(report: Report, options: argparse.Namespace) -> str:
-    if options.format == "json":
-        return json_report.render(report)
+    match options.format:
+        case "json":
+            return json_report.render(report)
+        case "sarif":
+            return sarif.render(report)
+        case "markdown":
+            return markdown.render(report)
     return text_report.render(report, verbose=options.verbose)
 
 

@@ -198,7 +198,7 @@ class Loader:
             if answer:
                 return self._known_or_new(answer, node, space), Found(answer.path, "path in NEEDED"), ()
         else:
-            request = Request(name, node.chain(), self._main and self._main.facts, self.files, self.options)
+            request = Request(name, node.chain(), self._main.facts if self._main else None, self.files, self.options)
             for rule, folder in (place for step in STEPS for place in step(request)):
                 if name in self.files.names(folder):
                     answer = self._candidate(f"{folder}/{name}", considered)
