@@ -65,7 +65,7 @@ def judge(major: int, folders: list[Path]) -> Iterator[Finding]:
                 check=ID,
                 severity=Severity.WARNING,
                 object=_shown(folder),
-                message=f"{len(found)} cached objects were compiled for CUDA {theirs}, the runtime here is {major}",
+                message=f"cached objects compiled for CUDA {theirs}, the runtime here is {major} ({len(found)})",
                 cause=f"a cache of kernels compiled for CUDA {theirs}",
                 remedy=f"remove {_shown(folder)}; the kernels are compiled again when they are needed",
                 evidence=(*found[:SHOWN], *((f"… {len(found) - SHOWN} more",) if len(found) > SHOWN else ())),

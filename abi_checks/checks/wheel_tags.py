@@ -85,7 +85,7 @@ def _judge(scan: Scan, distribution: Distribution, objects: list[ElfFacts], prom
     tags = ", ".join(distribution.tags)
     if promised.pure:
         yield _finding(
-            scan, distribution, objects[0], f"tagged {tags}, and has {len(objects)} compiled objects", (), "any"
+            scan, distribution, objects[0], f"tagged {tags}, and has compiled objects ({len(objects)})", (), "any"
         )
     if promised.glibc:
         for name, limit, needs in (
@@ -104,7 +104,7 @@ def _judge(scan: Scan, distribution: Distribution, objects: list[ElfFacts], prom
             strange = _outside_stable_abi(facts, promised.abi3)
             if strange:
                 message = (
-                    f"uses {len(strange)} C functions that the stable ABI of {_dotted(promised.abi3)} does not have"
+                    f"uses C functions that the stable ABI of {_dotted(promised.abi3)} does not have ({len(strange)})"
                 )
                 yield _finding(scan, distribution, facts, message, strange, f"stable ABI {_dotted(promised.abi3)}")
 
