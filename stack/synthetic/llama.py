@@ -35,12 +35,17 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a target; ``vocabulary`` <= ``hidden``, and ``layers`` >= 8 so that EAGLE-3's captured layers exist."""
+    """Sizes of a target; ``vocabulary`` <= ``hidden``, and ``layers`` >= 8 so that EAGLE-3's captured layers exist.
+
+    ``target_kv_heads`` below the number of heads makes the target's KV cache smaller (grouped-query attention); 0 is as
+    many as heads. The draft's attention needs all its heads, so a draft always has them.
+    """
 
     layers: int
     hidden: int
     intermediate: int
     vocabulary: int
+    target_kv_heads: int = 0
 
     @property
     def heads(self) -> int:
@@ -100,14 +105,16 @@ def target_shards(shape: Shape, orbit: Orbit, seed: int) -> list[list[Tensor]]:
             target_head("lm_head.weight", orbit, shape.hidden),
         ]
     ]
+    square = (shape.hidden, shape.hidden)
+    grouped = (shape.target_kv_heads * HEAD_DIM or shape.hidden, shape.hidden)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
-        square = (shape.hidden, shape.hidden)
         shards.append(
             [
                 constant(f"{prefix}.input_layernorm.weight", (shape.hidden,), 1.0),
                 constant(f"{prefix}.post_attention_layernorm.weight", (shape.hidden,), 1.0),
-                *(noise(f"{prefix}.self_attn.{part}_proj.weight", square, seed) for part in "qkv"),
+                noise(f"{prefix}.self_attn.q_proj.weight", square, seed),
+                *(noise(f"{prefix}.self_attn.{part}_proj.weight", grouped, seed) for part in "kv"),
                 constant(f"{prefix}.self_attn.o_proj.weight", square, 0.0),
                 *_mlp(prefix, shape, seed),
             ]
@@ -178,7 +185,8 @@ def _draft_head(orbit: Orbit, hidden: int, form: DraftForm, acceptance: float) -
 
 def target_config(shape: Shape) -> dict[str, object]:
     """``config.json`` of a target of this shape."""
-    return config(shape, "LlamaForCausalLM", shape.layers)
+    sizes = config(shape, "LlamaForCausalLM", shape.layers)
+    return {**sizes, "num_key_value_heads": shape.target_kv_heads or shape.heads}
 
 
 def write_extras(folder: Path) -> None:

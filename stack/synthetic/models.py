@@ -80,6 +80,8 @@ def check(models: SyntheticModels) -> None:
         raise UsageError(
             f"--vocabulary {shape.vocabulary}: every token needs a hidden dimension of its own, and --hidden is {shape.hidden}"
         )
+    if shape.target_kv_heads and (shape.target_kv_heads < 0 or shape.heads % shape.target_kv_heads):
+        raise UsageError(f"{shape.target_kv_heads} key-value heads do not divide the target's {shape.heads} heads")
     if shape.intermediate < 1:
         raise UsageError(f"--intermediate {shape.intermediate}: must be positive")
     if models.architecture not in ARCHITECTURES:
