@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from abi_checks.api import check_environment
 from abi_checks.errors import SourceError, UserError
 from abi_checks.findings import Severity
 from abi_checks.report import json as json_report
 from abi_checks.report.interface import Report
-from stack.availability import Availability
+from stack.availability import Availability, Origin
 from stack.definition import StackDefinition, Upload
 from stack.files import write_text
 from stack.installed import compare, site_packages, torch_build
@@ -126,8 +130,25 @@ def _run_installer(
     if result.returncode:
         if mismatch := hash_mismatch(result.messages):
             raise SourceError(describe_mismatch(job.definition, *mismatch))
+        refuse_damaged_files(job.availability)
         raise SourceError(f"{job.definition.name} could not be installed; uv says:\n{result.messages.rstrip()}")
     requirements.unlink()
+
+
+def refuse_damaged_files(availability: Availability) -> None:
+    """Hash the wheelhouse's files of wheels on no index: of a damaged one uv may say only that it cannot unpack it.
+
+    :raises SourceError: for the first whose hash is not the locked one
+    """
+    for source in availability.direct:
+        if source.origin is Origin.WHEELHOUSE:
+            with Path(url2pathname(urlsplit(source.address).path)).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            item = source.distribution
+            if found not in item.hashes:
+                raise SourceError(
+                    describe_mismatch(availability.definition, f"{item.name} @ {source.address}", item.hashes[0], found)
+                )
 
 
 def patch(job: Job, detail: Callable[[str], None]) -> Job:
@@ -136,7 +157,7 @@ def patch(job: Job, detail: Callable[[str], None]) -> Job:
     :raises UserError: a file is not exactly the one that a patch was made for
     """
     for applied in apply_default_series(job.build.environment):
-        job.progress.say(f"  {applied.name}: {applied.distribution} {applied.version}, {len(applied.files)} files")
+        job.progress.say(f"  {applied.name} ({applied.distribution} {applied.version})")
     return job
 
 

@@ -36,13 +36,14 @@ def open_environment(path: Path) -> Environment:
         root = root / "env"
     candidates = [root, *sorted(root.glob("lib/python3*/site-packages"))]
     holders = [folder for folder in candidates if any(folder.glob("*.dist-info"))]
-    if len(holders) != 1:
-        what = "no installed packages" if not holders else "packages for more than one Python"
+    if not holders:
         raise UsageError(
-            f"{path}: {what} (no *.dist-info in it or in lib/python3*/site-packages); name the virtual environment "
-            "to patch. A source checkout can't be patched: its files have no RECORD to follow."
-            if not holders
-            else f"{path}: {what}: {', '.join(map(str, holders))}; name the one to patch"
+            f"{path}: no installed packages (no *.dist-info in it or in lib/python3*/site-packages). Name the virtual "
+            "environment to patch; a source checkout can't be patched, because no RECORD lists its files"
+        )
+    if len(holders) > 1:
+        raise UsageError(
+            f"{path}: packages for more than one Python; name the folder to patch: {', '.join(map(str, holders))}"
         )
     manifest = root.parent / "manifest.json"
     return Environment(holders[0], manifest if manifest.is_file() else None)
