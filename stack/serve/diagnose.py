@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from abi_checks.demangle import demangle
 from abi_checks.errors import SourceError
@@ -26,6 +28,9 @@ UNKNOWN = "unknown"
 _READY = (b"The server is fired up and ready to roll", b"Application startup complete")
 _LONGEST_EXCERPT_LINE = 400
 _NOTES = 6
+_LONGEST_TEXT = 4096
+"""Bytes of a line that are read as text; of a longer one, windows around what looks interesting."""
+_PLACES = 8
 _UNEXPLAINED = "The log shows a failure that no signature explains."
 _READ_TRACEBACK = "Read the first traceback from its end."
 
@@ -110,6 +115,13 @@ class _Reading:
 
     def __init__(self) -> None:
         self._matches = [(match, signature) for signature in load_catalogue() for match in signature.matches]
+        needles: dict[bytes, list[int]] = {HEADER.encode(): [], **{mark: [] for mark in _READY}}
+        for index, (match, _) in enumerate(self._matches):
+            for literal in match.literals:
+                needles.setdefault(literal, []).append(index)
+        self._needles = list(needles.items())
+        # One pass for all literals: over a block without any, several hundred MB a second.
+        self._search = BytesAhoCorasick(list(needles), implementation=Implementation.DFA)
         self._reader = TracebackReader()
         self._events: dict[tuple[bool, str, _Weight], _Event] = {}
         self._unexplained: dict[int, Chain] = {}
@@ -117,22 +129,42 @@ class _Reading:
         self._bytes = 0
         self._binary = False
 
-    def feed(self, first: int, block: bytes) -> None:
-        """Read a block of lines; blocks with no literal of the catalogue cost one search per literal."""
+    def feed(self, number: int, block: bytes) -> None:
+        """Read a block of lines: those that hold a literal, the line before each, and those of an open traceback."""
         self._bytes += len(block)
         self._binary = self._binary or b"\0" in block
-        present = [pair for pair in self._matches if any(literal in block for literal in pair[0].literals)]
-        ready = any(mark in block for mark in _READY)
-        if not (present or ready or self._reader.active or HEADER.encode() in block):
+        hits = self._search.find_matches_as_indexes(block, overlapping=True)
+        start = next_hit = 0
+        while start <= len(block) and (next_hit < len(hits) or self._reader.active):
+            if not self._reader.active:
+                previous = block.rfind(b"\n", start, hits[next_hit][1])
+                before = block.rfind(b"\n", start, previous) + 1 if previous >= 0 else start
+                number += block.count(b"\n", start, before)
+                start = max(start, before)
+            end = block.find(b"\n", start)
+            end = len(block) if end < 0 else end
+            found: list[tuple[int, int]] = []
+            while next_hit < len(hits) and hits[next_hit][1] < end:
+                found.append((hits[next_hit][0], hits[next_hit][1] - start))
+                next_hit += 1
+            self._line(number, block[start:end], found)
+            start, number = end + 1, number + 1
+
+    def _line(self, number: int, raw: bytes, found: list[tuple[int, int]]) -> None:
+        if any(self._needles[needle][0] in _READY for needle, _ in found):
+            self._survive()
+        context = self._reader.feed(number, readable_line(raw[:_LONGEST_TEXT]))
+        self._watch(context)
+        candidates = sorted({index for needle, _ in found for index in self._needles[needle][1]})
+        if not candidates:
             return
-        for number, raw in enumerate(block.split(b"\n"), first):
-            if ready and any(mark in raw for mark in _READY):
-                self._survive()
-            context = self._reader.feed(number, readable_line(raw))
-            self._watch(context)
-            found = [pair for pair in present if any(literal in raw for literal in pair[0].literals)]
-            if found:
-                self._judge(number, context, found)
+        texts = [context.text]
+        if len(raw) > _LONGEST_TEXT:  # around the literals only, so that no pattern runs over a line of any length
+            places = sorted({position // _LONGEST_TEXT for _, position in found})[:_PLACES]
+            cuts = [max(0, place * _LONGEST_TEXT - _LONGEST_TEXT // 2) for place in places]
+            texts = [raw[cut : cut + 2 * _LONGEST_TEXT].decode("utf-8", "replace") for cut in cuts]
+        for text in texts:
+            self._judge(number, replace(context, text=text), [self._matches[index] for index in candidates])
 
     def _watch(self, context: Context) -> None:
         chain = context.chain
@@ -142,17 +174,17 @@ class _Reading:
                 self._unexplained[chain.first_line] = chain
 
     def _judge(self, number: int, context: Context, found: list[tuple[Match, Signature]]) -> None:
-        fitting: list[tuple[Kind, int, Match, Signature, re.Match[str]]] = []
+        fitting: list[tuple[Kind, bool, int, Match, Signature, re.Match[str]]] = []
         for match, signature in found:
             if match.source_line != context.in_frames or not (hit := match.pattern.search(context.text)):
                 continue
             frames = "\n".join(text for _, text in context.chain.lines) if context.chain else ""
             if match.frame and not match.frame.search(frames):
                 continue
-            fitting.append((match.kind, len(fitting), match, signature, hit))
+            fitting.append((match.kind, match.frame is None, len(fitting), match, signature, hit))
         if not fitting:
             return
-        kind, _, match, signature, hit = min(fitting, key=lambda one: one[:2])
+        kind, _, _, match, signature, hit = min(fitting, key=lambda one: one[:3])
         weight = _weigh(kind, match, context)
         if context.chain and (kind is not Kind.CONSEQUENCE or context.chain.exceptions == 1):
             self._explained.add(context.chain.first_line)
@@ -170,10 +202,7 @@ class _Reading:
         for (survived, cause, weight), event in list(self._events.items()):
             if not survived:
                 del self._events[False, cause, weight]
-                self._events.setdefault(
-                    (True, cause, weight),
-                    _Event(True, weight, event.line, event.signature, event.facts, event.excerpt),
-                )
+                self._events.setdefault((True, cause, weight), replace(event, survived=True))
         self._unexplained.clear()
 
     def verdict(self) -> Diagnosis:

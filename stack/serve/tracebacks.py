@@ -10,17 +10,18 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 _LINES_KEPT = 60
 _STREAMS_KEPT = 64
 
-_TIME_PREFIX = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+\S* (?:std(?:out|err) [FP] )?(?=\S|\s{2})")
-"""Container runtimes put the time before each line."""
-_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]:\s?|[\w.-]+ +\| ?|\([\w .-]*pid=\d+[^)]*\) ?)")
+_TIME_PREFIX = re.compile(r"^\[?(?:\d{4}-)?\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+\S*|Z) (?:std(?:out|err) [FP] )?")
+"""Container runtimes and build servers put the time, with a fraction or a zone, before each line."""
+_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]:\s?|[\w.-]+ +\| ?|(?:\([\w .-]*pid=\d+[^)]*\) ?)+)")
 """torchrun, docker compose, and Ray or vLLM put the process before each line."""
-_ERROR_PREFIX = re.compile(r"^(?:ERROR|CRITICAL) \d\d-\d\d [\d:]+ \[[^\]]+\] ?")
+_ERROR_PREFIX = re.compile(r"^(?:ERROR|CRITICAL)(?: \d\d-\d\d [\d:]+)? \[[\w.-]+:\d+\] ?")
 """vLLM repeats its record prefix on each line of a traceback."""
 _RECORD = re.compile(
     r"^\s*(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|\[\d\d:\d\d:\d\d|(?:ERROR|CRITICAL|FATAL|WARNING|WARN|INFO|DEBUG)\b)"
 )
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b: ")
 _MILD = re.compile(
-    r"\b(?:WARNING|WARN|INFO|DEBUG|TRACE)\b|\b[A-Za-z]*Warning: |^W\d{4} |\b[Ss]kipping import|\b[Ii]gnored\b"
+    r"\b(?:WARNING|WARN|INFO|DEBUG|TRACE)\b|\b[A-Za-z]*Warning: |^W\d{4} |\b[Ss]kipping import|\b[Ii]gnored?\b"
 )
 _CAUGHT = re.compile(r"(?i)fail|error|exception|unable|cannot|could not|skip|ignor|fall(?:ing)? ?back")
 _SEVERE = re.compile(
@@ -81,7 +82,7 @@ class TracebackReader:
         if HEADER in text:
             chain = self._open(key, number, text, chain)
             chain.keep(number, text)
-            return Context(text, chain, in_frames=True, mild=chain.caught, severe=False)
+            return Context(text, chain, in_frames=False, mild=chain.caught, severe=not chain.caught)
         self._before[key] = text
         while len(self._before) > _STREAMS_KEPT:
             del self._before[next(iter(self._before))]
@@ -101,7 +102,11 @@ class TracebackReader:
                 chain.exceptions += 1
             chain.keep(number, text)
             return Context(text, chain, in_frames=frame, mild=chain.caught, severe=not frame and not chain.caught)
-        if (_RECORD.match(text) and not error_prefix) or number - chain.lines[-1][0] > _LINES_KEPT:
+        if (
+            (_RECORD.match(text) and not error_prefix)
+            or _EXCEPTION.match(text)
+            or number - chain.lines[-1][0] > _LINES_KEPT
+        ):
             del self._chains[key]
             return self.feed(number, line)
         if text.strip():

@@ -1,0 +1,67 @@
+"""The table of public reports in docs/diagnosis.md; run as a module to write it again."""
+
+import io
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.serve.diagnose import diagnose_stream
+
+PAGE = Path(__file__).parents[3] / "docs" / "diagnosis.md"
+BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+SETS = ("writing", "held-out", "fresh")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One report, the cause it should be given, the one it is given now, and the one it was given at first sight."""
+
+    id: str
+    source: str
+    set: str
+    expected: str
+    found: str
+    first: str
+
+    @property
+    def right(self) -> bool:
+        return self.found == self.expected
+
+
+def rows() -> list[Row]:
+    """Diagnose every report of reports.toml."""
+    document = tomllib.loads(Path(__file__).with_name("reports.toml").read_text(encoding="utf-8"))
+    return [
+        Row(
+            id=report["id"],
+            source=report["source"],
+            set=report["set"],
+            expected=report["cause"],
+            found=diagnose_stream(io.BytesIO(report["log"].encode())).cause,
+            first=report.get("first", ""),
+        )
+        for report in document["report"]
+    ]
+
+
+def render(table: list[Row]) -> str:
+    """The numbers and the table, in Markdown."""
+    lines = ["| set | reports | right at first sight | right now |", "|---|---|---|---|"]
+    total, right = Counter(row.set for row in table), Counter(row.set for row in table if row.right)
+    surprised = Counter(row.set for row in table if row.first)
+    for name in SETS:
+        first = "(read while writing)" if name == "writing" else str(total[name] - surprised[name])
+        lines.append(f"| {name} | {total[name]} | {first} | {right[name]} |")
+    lines.append(f"| all | {len(table)} | | {sum(right.values())} |")
+    lines += ["", "| report | source | set | cause found | verdict | at first sight |", "|---|---|---|---|---|---|"]
+    for row in table:
+        verdict = "right" if row.right else f"wrong: {row.expected}"
+        lines.append(f"| {row.id} | {row.source} | {row.set} | {row.found} | {verdict} | {row.first} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(before + BEGIN + render(rows()) + END + after, encoding="utf-8")
