@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from abi_checks.bytesource import BufferSource, FileSource
 from abi_checks.elf import ElfError, Section, read_elf
@@ -110,6 +112,21 @@ def test_a_section_past_the_end_of_the_file_is_named() -> None:
 def test_endless_padding_ends() -> None:
     with pytest.raises(ElfError, match=f"more than {MAX_STEPS} entries"):
         read(b"\0" * (8 * MAX_STEPS + 8))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4))
+def test_damage_is_told_or_harmless(changes: list[tuple[int, bytes]]) -> None:
+    raw = bytearray(WHOLE + WHOLE)
+    for at, bytes_ in changes:
+        raw[at : at + len(bytes_)] = bytes_
+    try:
+        groups = read(bytes(raw))
+    except ElfError as error:
+        assert error.field == ".nv_fatbin"
+    else:
+        # Entries have a header of 44 bytes at least, so there can't be more than that.
+        assert sum(len(group.codes) * group.count for group in groups) <= len(raw) // 44
 
 
 def _nvcc() -> str | None:
