@@ -1,0 +1,107 @@
+"""Device code of shared objects: abi_checks against cuobjdump, for time and for what is found.
+
+    python benchmarks/device_code.py --cuobjdump PATH FILE_OR_FOLDER...
+
+Each tool runs as a program of its own, from start to exit, ``--repeat`` times; the best time counts, so both read from
+the page cache. Of ours, the time without the start of Python and its imports is printed as well. Prints one line an
+object and exits with 1 if any set of architectures differs. A cuobjdump before CUDA 12.9 does not know family-specific
+code (``sm_100f``) and prints it without its suffix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from abi_checks.bytesource import FileSource
+from abi_checks.elf import ElfError, read_elf
+from abi_checks.fatbin import read_device_code
+
+Codes = Counter[tuple[str, str]]
+PROGRAM = """
+import sys
+from abi_checks.bytesource import FileSource
+from abi_checks.elf import read_elf
+from abi_checks.fatbin import code_names, read_device_code
+with FileSource(sys.argv[1]) as data:
+    print(*code_names(read_device_code(data, read_elf(data, sys.argv[1]).device_sections)))
+"""
+KINDS = {"elf": "sm", "ptx": "ptx", "nvvm": "lto"}
+
+
+def ours(path: Path) -> Codes:
+    """Kind and architecture of every entry of the file's fat binaries."""
+    found: Codes = Counter()
+    with FileSource(path) as data:
+        for group in read_device_code(data, read_elf(data, str(path)).device_sections):
+            for code in group.codes:
+                found[code.kind.value, f"{code.capability}{code.suffix}"] += group.count
+    return found
+
+
+def theirs(listing: str) -> Codes:
+    """The same of cuobjdump's listing."""
+    return Counter(
+        (KINDS[kind], arch) for kind, arch in re.findall(r"^Fatbin (\w+) code:\n=+\narch = sm_(\w+)$", listing, re.M)
+    )
+
+
+def timed(command: list[str], repeat: int) -> tuple[float, str]:
+    """Best wall-clock seconds of a program, and what it prints."""
+    best, output = float("inf"), ""
+    for _ in range(repeat):
+        start = time.perf_counter()
+        output = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600).stdout
+        best = min(best, time.perf_counter() - start)
+    return best, output
+
+
+def objects(targets: list[Path]) -> list[Path]:
+    """Shared objects with device code, each inode once."""
+    found: dict[int, Path] = {}
+    for target in targets:
+        for path in sorted(target.rglob("*.so*")) if target.is_dir() else [target]:
+            if not path.is_file() or path.is_symlink():
+                continue
+            try:
+                with FileSource(path) as data:
+                    if read_elf(data, str(path)).device_sections:
+                        found.setdefault(path.stat().st_ino, path)
+            except (OSError, ElfError):
+                continue
+    return list(found.values())
+
+
+def main() -> int:
+    """Compare and print; 0 where everything agrees."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cuobjdump", required=True, help="cuobjdump of CUDA 12.9 or newer")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("targets", nargs="+", type=Path)
+    options = parser.parse_args()
+    differing, paths = 0, objects(options.targets)
+    for path in paths:
+        mine_s, _ = timed([sys.executable, "-c", PROGRAM, str(path)], options.repeat)
+        their_s, listing = timed([options.cuobjdump, "-all", str(path)], options.repeat)
+        start = time.perf_counter()
+        mine = ours(path)
+        reading_s = time.perf_counter() - start
+        others = theirs(listing)
+        differing += mine != others
+        verdict = "equal" if mine == others else f"DIFFER: {dict(mine - others)} against {dict(others - mine)}"
+        print(
+            f"{path.stat().st_size / 1e6:8.1f} MB  {sum(mine.values()):5d} entries  abi_checks {mine_s:6.3f} s "
+            f"(reading {reading_s:.4f} s)  cuobjdump {their_s:7.3f} s  {verdict}  {path.name}",
+            flush=True,
+        )
+    print(f"{len(paths)} objects with device code, {differing} differ")
+    return 1 if differing or not paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
