@@ -5,6 +5,7 @@ import string
 
 import pytest
 
+from abi_checks.checks import CHECKS
 from stack.serve.catalogue import Kind, Match, Signature, load_catalogue
 from stack.serve.diagnose import UNKNOWN, diagnose_stream
 
@@ -27,3 +28,8 @@ def test_every_text_of_a_signature_is_filled_in() -> None:
         diagnosis = diagnose_stream(io.BytesIO(match.example.encode()))
         for text in (diagnosis.title, diagnosis.meaning, diagnosis.remedy):
             assert text and not [name for _, name, _, _ in string.Formatter().parse(text) if name], signature.id
+
+
+def test_every_check_named_is_a_check() -> None:
+    known = {check_id for check in CHECKS for check_id in check.ids}
+    assert {signature.check for signature in load_catalogue()} - {""} <= known
