@@ -54,3 +54,9 @@ def abi_check(session: nox.Session) -> None:
 def stable_abi(session: nox.Session) -> None:
     """Write the list of CPython's stable ABI again, from the installed abi3info."""
     session.run(sys.executable, "-m", "abi_checks.stable_abi")
+
+
+@nox.session
+def torch_symbols(session: nox.Session) -> None:
+    """Make the table of torch symbols again; ``-- --wheels FOLDER`` reads wheels that lie there already."""
+    session.run(sys.executable, "-m", "abi_checks.torch_symbols.build", *session.posargs)

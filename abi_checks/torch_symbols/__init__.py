@@ -1,0 +1,20 @@
+"""Which torch releases export which symbols, from the table that is shipped with this package.
+
+The table has every release that ``releases.toml`` lists, in the build for Linux x86-64 that the public index carries by
+default. Another build of the same release (``+cu130``, AArch64) exports the same C++ interface with rare exceptions in
+CUDA code, so an answer here is evidence about a release, not about one file.
+"""
+
+from abi_checks.torch_symbols.compatibility import Compatibility, Conflict, Need, compatibility, release_ranges
+from abi_checks.torch_symbols.table import SymbolTable, covers, shipped_table
+
+__all__ = [
+    "Compatibility",
+    "Conflict",
+    "Need",
+    "SymbolTable",
+    "compatibility",
+    "covers",
+    "release_ranges",
+    "shipped_table",
+]
