@@ -47,7 +47,7 @@ def check_source(source: Source, options: Options) -> Report:
         findings = [finding for finding in findings if _within(finding.object, options.only)]
     return Report(
         target=source.label,
-        notes=tuple(_notes(facts)),
+        notes=(*_notes(facts), *source.notes()),
         objects=tuple(item for item in _objects(facts) if not options.only or _within(item.path, options.only)),
         findings=tuple(apply_waivers(findings, options.waivers)),
         versions=tuple((name, found.version) for name in KEY_DISTRIBUTIONS if (found := facts.installed(name))),

@@ -19,8 +19,7 @@ from abi_checks.report import json as json_report
 from abi_checks.report import markdown, sarif
 from abi_checks.report import text as text_report
 from abi_checks.report.interface import Report
-from abi_checks.sources.folder import FileTarget, FolderSource, enclosing_environment
-from abi_checks.sources.interface import Source
+from abi_checks.targets import Surroundings, find_target, parse_python
 
 SIDECAR = "waivers.toml"
 """Beside an environment's folder: the waivers and expected versions of the stack that was built there."""
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _explain(options.explain)
         if not options.targets:
             raise UsageError("name at least one TARGET, or --explain CHECK")
-        reports = [_judge(Path(target), options) for target in options.targets]
+        reports = [_judge(target, options) for target in options.targets]
         rendered = "".join(_render(report, options) for report in reports)
         if options.output:
             _write(Path(options.output), rendered)
@@ -61,8 +60,24 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 clean, 1 findings of severity error, 2 usage, 3 a source that could not be read.",
     )
     parser.add_argument(
-        "targets", nargs="+", metavar="TARGET", help="a virtual environment, a folder or a shared object"
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="a virtual environment, a folder, a shared object, a wheel, a folder of wheels, a lock file, or a requirement"
+        " such as sgl-kernel==0.3.21, whose wheel is read from the index without being stored",
     )
+    parser.add_argument(
+        "--with",
+        action="append",
+        default=[],
+        dest="extra",
+        metavar="REQUIREMENT",
+        help="judge a requirement together with this one, such as torch==2.10.0 (repeatable)",
+    )
+    parser.add_argument(
+        "--python", metavar="X.Y", help="the Python that wheels are judged for; default: the running one"
+    )
+    parser.add_argument("--wheelhouse", metavar="DIR", help="a folder of wheels to take a lock file's wheels from")
     parser.add_argument("--format", choices=("text", "json", "sarif", "markdown"), default="text")
     parser.add_argument("--output", metavar="FILE", help="write the report to FILE instead of standard output")
     parser.add_argument(
@@ -99,32 +114,21 @@ def _explain(check_id: str) -> int:
     raise UsageError(f"there is no check {check_id!r}; the checks are: {known}")
 
 
-def _judge(target: Path, options: argparse.Namespace) -> Report:
-    source, only = _source(target)
-    waivers, expected = _expectations(Path(source.root), options.waivers)
+def _judge(target: str, options: argparse.Namespace) -> Report:
+    python = parse_python(options.python) if options.python else None
+    wheelhouse = Path(options.wheelhouse) if options.wheelhouse else None
+    found = find_target(target, Surroundings(tuple(options.extra), python, wheelhouse))
+    waivers, expected = _expectations(Path(found.source.root), options.waivers)
     return check_source(
-        source,
+        found.source,
         Options(
-            waivers=waivers if not only else (),
+            waivers=waivers if not found.only else (),
             checks=CheckOptions(expected=expected, target_sms=tuple(options.target_sm)),
             library_path=tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part),
             assume_driver=options.driver == "assume",
-            only=only,
+            only=found.only,
         ),
     )
-
-
-def _source(target: Path) -> tuple[Source, tuple[str, ...]]:
-    """The source for a target, and the paths that the report is restricted to (all, where empty)."""
-    if target.is_dir():
-        return FolderSource(target), ()
-    if not target.exists():
-        raise SourceError(f"{target}: no such file or folder")
-    environment = enclosing_environment(target)
-    if environment:
-        # Judged inside its environment, as it will be loaded, and reported alone.
-        return FolderSource(environment), (os.path.relpath(os.path.abspath(target), environment),)
-    return FileTarget(target), ()
 
 
 def _expectations(root: Path, given: str | None) -> tuple[tuple[Waiver, ...], dict[str, str]]:

@@ -39,10 +39,10 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
         lacking = ", ".join(sorted({gap.library for gap in broken.missing}))
         yield Finding(
             check=IMPORT,
-            severity=Severity.ERROR,
+            severity=Severity.ERROR if scan.complete else Severity.UNKNOWN,
             object=scan.relative(broken.path),
             message=f"import torch does not get past this library: {lacking} not found",
-            cause="import torch fails",
+            cause="import torch fails" if scan.complete else "the libraries that torch requires are not in this target",
             remedy="install the distributions that torch requires, at the versions it names",
             evidence=tuple(scan.private(place) for gap in broken.missing[:3] for place in gap.considered[:6]),
             distribution=scan.owner_label(broken.path),

@@ -71,6 +71,10 @@ class FolderSource:
         ]
         return tuple(found for folder in tops for found in read_distributions(Path(folder), self.root))
 
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to add."""
+        return ()
+
     def _relative(self, path: str) -> str:
         return path[len(self.root) + 1 :] if self.root != "/" else path[1:]
 
@@ -134,6 +138,10 @@ class FileTarget:
 
     def distributions(self) -> tuple[Distribution, ...]:
         """A single file belongs to no distribution."""
+        return ()
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to add."""
         return ()
 
 

@@ -77,3 +77,6 @@ class Source(Protocol):
 
     def distributions(self) -> tuple[Distribution, ...]:
         """The distributions of the source; () where there are none."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of how the objects were read; asked for last."""

@@ -149,6 +149,10 @@ class WheelsSource:
             for wheel in sorted(self.wheels, key=lambda wheel: wheel.name)
         )
 
+    def notes(self) -> tuple[str, ...]:
+        """How many bytes came over the network, where wheels were read from a server."""
+        return (f"read over HTTP ranges, nothing stored: {self.fetched / 1e6:,.1f} MB fetched",) if self.fetched else ()
+
     def _batches(self) -> Iterator[_Batch]:
         """The objects of each wheel, small ones together."""
         for location, group in groupby(sorted(self._found, key=itemgetter(0)), key=itemgetter(0)):
