@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
@@ -48,35 +47,36 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def _signal_all(number: int) -> bool:
-    """Send a signal to everything below this process; False where there is nothing left."""
-    left = descendants(os.getpid())
-    for child in left:
+def _signal_all(number: int) -> None:
+    """Send a signal to everything below this process."""
+    for child in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(child, number)
-    return bool(left)
 
 
-def _reap() -> Iterator[tuple[int, int]]:
-    """Process id and wait status of every child that has ended."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
+def _reap(ended: dict[int, int]) -> bool:
+    """Collect the wait status of every child that has ended; False once there is no child left.
+
+    As every orphan becomes a child of this process, that is when nothing is left below it. A look at /proc could not
+    tell: it is no snapshot, and a process that changes its parent meanwhile is missed.
+    """
+    while True:
+        try:
             child, status = os.waitpid(-1, os.WNOHANG)
-            if not child:
-                return
-            yield child, status
+        except ChildProcessError:
+            return False
+        if not child:
+            return True
+        ended[child] = status
 
 
 def end_everything(grace: float) -> None:
     """End all processes below this one: SIGTERM, and SIGKILL for those still there after ``grace`` seconds."""
     _signal_all(signal.SIGTERM)
     deadline = time.monotonic() + grace
-    while True:
-        for _ in _reap():
-            pass
-        left = _signal_all(signal.SIGKILL) if time.monotonic() >= deadline else bool(descendants(os.getpid()))
-        if not left:
-            return
+    while _reap({}):
+        if time.monotonic() >= deadline:
+            _signal_all(signal.SIGKILL)
         time.sleep(_KILL_ROUNDS_APART)
 
 
@@ -98,11 +98,10 @@ def main() -> int:
             preexec_fn=_default_signals,
         )
     print(f"pid {server.pid}", flush=True)
-    status = None
-    while status is None:
-        status = next((os.waitstatus_to_exitcode(ended) for child, ended in _reap() if child == server.pid), None)
-        if status is None and select.select([sys.stdin], [], [], 0.1)[0]:
-            break
+    ended: dict[int, int] = {}
+    while server.pid not in ended and not select.select([sys.stdin], [], [], 0.1)[0]:
+        _reap(ended)
+    status = os.waitstatus_to_exitcode(ended[server.pid]) if server.pid in ended else None
     end_everything(float(grace) if status is None else 0.0)
     with contextlib.suppress(BrokenPipeError):
         print(f"exit {'stopped' if status is None else status}", flush=True)

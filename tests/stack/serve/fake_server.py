@@ -2,7 +2,7 @@
 
 The environment variable FAKE_SERVER holds a JSON object:
   die / hang: name of a step in which to end with exit code 3 / to stop for ever
-  children: 1 for a child that leaves its session and whose parent is gone, and ignores SIGTERM
+  children: "meek" for a child, and one that leaves its session and whose parent is gone; "stubborn": it ignores SIGTERM
   garbage: bytes of binary noise without a newline written to the log in each step
   flap: how often health says yes, no, yes, no … before it stays
   answers: right, wrong, short (one verification pass too many) or nonsense
@@ -33,7 +33,8 @@ STEPS = {
 }
 ORPHAN = """
 import os, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if sys.argv[1:] == ["stubborn"]:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.setsid()
 if os.fork():
     os._exit(0)
@@ -55,7 +56,7 @@ def step(name, line):
         sys.stdout.flush()
         print(flush=True)
     if BEHAVIOUR.get("die") == name:
-        print("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>")
+        print('Traceback (most recent call last):\n  File "x.py", line 1, in <module>')
         print(f"RuntimeError: died in {name}", flush=True)
         sys.exit(3)
     while BEHAVIOUR.get("hang") == name:
@@ -111,7 +112,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def server_info():
-    info = {"version": "0.0", "attention_backend": "triton", "internal_states": [{"effective_max_running_requests_per_dp": 48}]}
+    info = {
+        "version": "0.0",
+        "attention_backend": "triton",
+        "internal_states": [{"effective_max_running_requests_per_dp": 48}],
+    }
     for name in ("attention-backend", "speculative-algorithm", "speculative-num-steps", "cuda-graph-max-bs"):
         if option(f"--{name}"):
             info[name.replace("-", "_")] = option(f"--{name}")
@@ -122,7 +127,7 @@ def main():
     if BEHAVIOUR.get("ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if BEHAVIOUR.get("children"):
-        subprocess.run([sys.executable, "-c", ORPHAN], check=False)
+        subprocess.run([sys.executable, "-c", ORPHAN, BEHAVIOUR["children"]], check=False)
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     for name, line in STEPS.items():
         step(name, line)
