@@ -234,9 +234,8 @@ def judge(job: Job, detail: Callable[[str], None]) -> Job:
         )
     warnings, waived = report.count(Severity.WARNING), sum(bool(finding.waived) for finding in report.findings)
     unknown = report.count(Severity.UNKNOWN)
-    job.progress.say(
-        f"  {len(report.objects)} shared objects: no errors, {warnings} warnings, {unknown} unknown, {waived} findings waived"
-    )
+    counts = f"no errors, {warnings} warnings, {unknown} unknown, {waived} findings waived"
+    job.progress.say(f"  {len(report.objects)} shared objects: {counts}")
     return replace(job, report=report)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Interpreter:
 
 
 def find_interpreter(version: str) -> Interpreter | None:
-    """The first CPython X.Y that runs: as uv finds it, on PATH, among pyenv's versions."""
+    """The first CPython X.Y that runs: the one this runs on, as uv finds it, on PATH, among pyenv's versions."""
     for candidate in _candidates(version):
         found = probe(candidate)
         if found and found.version == version:
@@ -81,6 +82,7 @@ def probe(path: Path) -> Interpreter | None:
 
 
 def _candidates(version: str) -> Iterator[Path]:
+    yield Path(sys.executable)
     answer = run_uv(["python", "find", version, "--system", "--no-project"], folder=Path("/"), timeout=30)
     if answer.returncode == 0 and answer.output.strip():
         yield Path(answer.output.strip())

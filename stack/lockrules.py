@@ -40,7 +40,7 @@ def refusals(definition: StackDefinition, lock: Lock) -> list[str]:
     versions = lock.versions
     return [
         *_toolkit_refusals(definition, versions),
-        *_torch_refusals(definition, lock),
+        *_torch_refusals(definition, versions),
         *_pin_refusals(definition, versions),
     ]
 
@@ -58,14 +58,14 @@ def _toolkit_refusals(definition: StackDefinition, versions: dict[str, str]) -> 
     ]
 
 
-def _torch_refusals(definition: StackDefinition, lock: Lock) -> list[str]:
-    torch = next((item for item in lock.distributions if item.name == "torch"), None)
-    if torch is None:
-        return [f"it has no torch, and the definition says {definition.torch}"]
-    # An index's wheel names no CUDA build in its version; that of a direct wheel must be the whole of it.
-    wanted = definition.torch if torch.url else Version(definition.torch).public
-    if torch.version != wanted:
-        return [f"its torch is {torch.version}, and the definition says {definition.torch}"]
+def _torch_refusals(definition: StackDefinition, versions: dict[str, str]) -> list[str]:
+    # An index's wheel names no CUDA build in its version; what such a wheel is shows once it is installed.
+    public = Version(definition.torch).public
+    wanted = next((wheel.version for wheel in definition.wheels if wheel.name == "torch"), public)
+    if wanted not in (definition.torch, public):
+        return [f"the definition's torch wheel is {wanted}, and its torch is {definition.torch}"]
+    if versions.get("torch") != wanted:
+        return [f"its torch is {versions.get('torch', 'absent')}, and the definition says {definition.torch}"]
     return []
 
 

@@ -50,7 +50,7 @@ def check_disk(definition: StackDefinition, prefix: Path, cache: Path, to_downlo
     """
     missing = definition.disk_gib * to_download / max(locked, 1)
     place, cache_place = _existing(prefix), _existing(cache)
-    if place.stat().st_dev == cache_place.stat().st_dev:
+    if _device(place) == _device(cache_place):
         needs = [(place, missing + LINKED_GIB)]
     else:
         needs = [(place, float(definition.disk_gib)), (cache_place, missing)]
@@ -65,6 +65,10 @@ def check_disk(definition: StackDefinition, prefix: Path, cache: Path, to_downlo
 
 def _existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _device(path: Path) -> int:
+    return path.stat().st_dev
 
 
 def _release(version: str) -> tuple[int, ...]:
