@@ -30,18 +30,20 @@ KEY_DISTRIBUTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to judge. ``only`` restricts the report to objects at or below these paths, relative to the root."""
+    """How to judge. ``only`` restricts the report to objects at or below these paths, relative to the root; ``cache`` is a
+    folder where the facts of objects on disk are kept between runs."""
 
     waivers: tuple[Waiver, ...] = ()
     checks: CheckOptions = field(default_factory=CheckOptions)
     library_path: tuple[str, ...] = ()
     assume_driver: bool = True
     only: tuple[str, ...] = ()
+    cache: Path | None = None
 
 
 def check_source(source: Source, options: Options) -> Report:
     """Judge any source. Raises SourceError where it can't be read at all."""
-    facts = scan(source, library_path=options.library_path, assume_driver=options.assume_driver)
+    facts = scan(source, library_path=options.library_path, assume_driver=options.assume_driver, cache=options.cache)
     findings = [finding for check in CHECKS for finding in check.run(facts, options.checks)]
     if options.only:
         findings = [finding for finding in findings if _within(finding.object, options.only)]

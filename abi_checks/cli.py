@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from abi_checks.api import Options, check_source
+from abi_checks.cache import cache_folder
 from abi_checks.checks import CHECKS, CheckOptions
 from abi_checks.errors import SourceError, UsageError, UserError
 from abi_checks.findings import Waiver, parse_waivers
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SM",
         help="a GPU architecture, such as 120, that device code must be there for (repeatable; default: this host's)",
     )
+    parser.add_argument("--no-cache", action="store_true", help="read every object again, and remember nothing")
     parser.add_argument("--verbose", action="store_true", help="list information and waived findings too")
     parser.add_argument(
         "--explain", metavar="CHECK", help="say what a check looks for, how it decides, what it can't see"
@@ -127,6 +129,7 @@ def _judge(target: str, options: argparse.Namespace) -> Report:
             library_path=tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part),
             assume_driver=options.driver == "assume",
             only=found.only,
+            cache=None if options.no_cache else cache_folder(),
         ),
     )
 

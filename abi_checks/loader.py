@@ -92,6 +92,7 @@ class Loader:
         self._main: _Node | None = None
         self._providers: dict[bytes, list[ElfFacts]] = {}
         self._matching: dict[Reference, tuple[int, ...]] = {}
+        self._pending: dict[int, list[Reference]] = {}
 
     def start(self, program: str) -> str:
         """Map the interpreter and its libraries; returns "" or why it can't be read."""
@@ -273,18 +274,30 @@ class Loader:
     def _symbol_gaps(self, node: _Node, scope: set[int], drivers: list[str]) -> Iterator[Unresolved]:
         if node.facts is None:
             return
-        matching = self._matching
-        for reference in node.facts.undefined:
-            answer = matching.get(reference)
-            if answer is None:
-                answer = matching[reference] = tuple(
-                    id(provider) for provider in self._providers.get(reference[0], ()) if _matches(provider, reference)
-                )
-            if scope.isdisjoint(answer):
+        for reference in self._beyond_globals(node.facts):
+            if scope.isdisjoint(self._definitions(reference)):
                 text = reference[0].decode("utf-8", "backslashreplace")
                 if not any(DRIVER_LIBRARIES[driver](text) for driver in drivers):
                     elsewhere = next((provider.path for provider in self._providers.get(reference[0], ())), "")
                     yield Unresolved(text, (reference[1] or b"").decode(), node.path, elsewhere)
+
+    def _beyond_globals(self, facts: ElfFacts) -> list[Reference]:
+        """The references that the global scope, which is part of every scope, does not satisfy."""
+        pending = self._pending.get(id(facts))
+        if pending is None:
+            everywhere = {id(node.facts) for node in self.globals.values() if node.facts}
+            pending = [item for item in facts.undefined if everywhere.isdisjoint(self._definitions(item))]
+            self._pending[id(facts)] = pending
+        return pending
+
+    def _definitions(self, reference: Reference) -> tuple[int, ...]:
+        """The objects (by id of their facts) whose definition may satisfy a reference."""
+        answer = self._matching.get(reference)
+        if answer is None:
+            providers = self._providers.get(reference[0], ())
+            answer = tuple(id(provider) for provider in providers if _matches(provider, reference))
+            self._matching[reference] = answer
+        return answer
 
 
 def _matches(facts: ElfFacts, reference: Reference) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from abi_checks.elf import ElfError, ElfFacts, read_elf
+from abi_checks.cache import CachedFacts
+from abi_checks.elf import ElfFacts
 from abi_checks.elf_format import EM_AARCH64, EM_X86_64
-from abi_checks.fatbin import FatBinaries, read_device_code
+from abi_checks.facts import ObjectFacts, ReadFacts
+from abi_checks.fatbin import FatBinaries
 from abi_checks.files import Files
 from abi_checks.loader import Loader
 from abi_checks.process import ProcessState, prepare
@@ -145,42 +149,33 @@ class Scan:
         return name in seen
 
 
-def scan(source: Source, *, library_path: Sequence[str] = (), assume_driver: bool = True) -> Scan:
-    """Read every object of ``source`` and ask the loader about each."""
-    objects: list[ElfFacts] = []
-    unreadable: list[Unreadable] = []
-    aliases: dict[str, tuple[str, ...]] = {}
-    device_code: dict[str, tuple[FatBinaries, ...]] = {}
-    identities: list[tuple[ElfFacts, tuple[int, int]]] = []
-    for item in source.objects():
-        if isinstance(item, Unreadable):
-            unreadable.append(item)
-            continue
-        path = os.path.join(source.root, item.path)
-        try:
-            facts = read_elf(item.data, path)
-        except ElfError as error:
-            if not (error.not_elf and _claims_little(item.path)):
-                unreadable.append(Unreadable(item.path, str(error)))
-            continue
-        objects.append(facts)
-        aliases[path] = tuple(os.path.join(source.root, alias) for alias in item.aliases)
-        if item.identity:
-            identities.append((facts, item.identity))
-        if facts.device_sections:
-            try:
-                device_code[path] = read_device_code(item.data, facts.device_sections)
-            except ElfError as error:
-                unreadable.append(Unreadable(item.path, f"its device code can't be read: {error}"))
+def scan(
+    source: Source,
+    *,
+    library_path: Sequence[str] = (),
+    assume_driver: bool = True,
+    cache: Path | None = None,
+) -> Scan:
+    """Read every object of ``source`` and ask the loader about each; ``cache`` is a folder for the facts of files on disk."""
+    with CachedFacts(source.root, cache) if cache and source.on_disk else nullcontext(ReadFacts(source.root)) as reader:
+        gathered = list(source.map_objects(reader))
+    found = [item for item in gathered if isinstance(item, ObjectFacts)]
+    unreadable = [item for item in gathered if isinstance(item, Unreadable)]
+    objects = [item.elf for item in found]
+    for item in found:
+        if item.device_problem:
+            path = item.elf.path[len(source.root) + 1 :]
+            unreadable.append(Unreadable(path, f"its device code can't be read: {item.device_problem}"))
     files = Files(
         objects,
-        {alias: path for path, others in aliases.items() for alias in others},
+        {alias: item.elf.path for item in found for alias in item.aliases},
         source.folders(),
         source.root,
         source.on_disk,
     )
-    for facts, identity in identities:
-        files.identify(facts, identity)
+    for item in found:
+        if item.identity:
+            files.identify(item.elf, item.identity)
     distributions = source.distributions()
     torch_version = next((found.version for found in distributions if found.name == "torch"), "")
     options = LoaderOptions(MACHINES.get(os.uname().machine, 0), tuple(library_path), assume_driver)
@@ -194,8 +189,8 @@ def scan(source: Source, *, library_path: Sequence[str] = (), assume_driver: boo
         objects=tuple(objects),
         resolutions=tuple(resolutions),
         unreadable=tuple(unreadable),
-        aliases=aliases,
-        device_code=device_code,
+        aliases={item.elf.path: item.aliases for item in found},
+        device_code={item.elf.path: item.device_code for item in found if item.device_code},
         process=state,
         distributions=distributions,
         assumed_driver=tuple(sorted(loader.assumed_driver)),
@@ -224,8 +219,3 @@ def _after_siblings(
         if siblings and answer.verdict is Verdict.LOADS:
             helped[facts.path] = (answer, tuple(item.path for item in siblings))
     return helped
-
-
-def _claims_little(path: str) -> bool:
-    """Whether a file that isn't ELF need not have been: names like ``x.so.py`` or ``x.so.txt`` claim nothing."""
-    return path.rpartition(".so")[2].strip(".0123456789") != ""

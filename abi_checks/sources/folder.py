@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from abi_checks.bytesource import FileSource
 from abi_checks.errors import SourceError
-from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+from abi_checks.sources.interface import Distribution, Result, SourceObject, Unreadable
 
 LIBRARY_NAME = re.compile(r"\.so(\.|$)|\.so[-_]")
 """Names under which shared objects are installed: libx.so, libx.so.1.2, _x.cpython-312-x86_64-linux-gnu.so."""
@@ -45,17 +45,23 @@ class FolderSource:
 
     def objects(self) -> Iterator[SourceObject | Unreadable]:
         """See :class:`abi_checks.sources.interface.Source`."""
-        groups: dict[tuple[int, int], list[str]] = {}
+        groups: dict[tuple[int, int, int, int], list[str]] = {}
         problems: list[Unreadable] = []
         self._walk(self.root, groups, problems)
         yield from problems
-        for identity, paths in sorted(groups.items(), key=lambda item: item[1][0]):
+        for paths in groups.values():
             paths.sort()
+        for stamp, paths in sorted(groups.items(), key=lambda item: item[1][0]):
             try:
                 with FileSource(paths[0]) as data:
-                    yield SourceObject(self._relative(paths[0]), data, tuple(map(self._relative, paths[1:])), identity)
+                    aliases = tuple(map(self._relative, paths[1:]))
+                    yield SourceObject(self._relative(paths[0]), data, aliases, stamp[:2], stamp)
             except OSError as error:
                 yield Unreadable(self._relative(paths[0]), f"cannot be read: {error.strerror}")
+
+    def map_objects(self, function: Callable[[SourceObject | Unreadable], Result]) -> Iterator[Result]:
+        """See :class:`abi_checks.sources.interface.Source`."""
+        return map(function, self.objects())
 
     def folders(self) -> Mapping[str, frozenset[str]]:
         """See :class:`abi_checks.sources.interface.Source`."""
@@ -78,7 +84,9 @@ class FolderSource:
     def _relative(self, path: str) -> str:
         return path[len(self.root) + 1 :] if self.root != "/" else path[1:]
 
-    def _walk(self, folder: str, groups: dict[tuple[int, int], list[str]], problems: list[Unreadable]) -> None:
+    def _walk(
+        self, folder: str, groups: dict[tuple[int, int, int, int], list[str]], problems: list[Unreadable]
+    ) -> None:
         names: list[str] = []
         try:
             with os.scandir(folder) as entries:
@@ -104,7 +112,8 @@ class FolderSource:
                     problems.append(Unreadable(self._relative(entry.path), what))
                     continue
                 if status.st_mode & 0o170000 == 0o100000:
-                    groups.setdefault((status.st_dev, status.st_ino), []).append(entry.path)
+                    stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+                    groups.setdefault(stamp, []).append(entry.path)
                     names.append(name)
         if names:
             self._folders[folder] = frozenset(names)
@@ -131,6 +140,10 @@ class FileTarget:
                 yield SourceObject(name, data, (), (status.st_dev, status.st_ino))
         except OSError as error:
             yield Unreadable(name, f"cannot be read: {error.strerror}")
+
+    def map_objects(self, function: Callable[[SourceObject | Unreadable], Result]) -> Iterator[Result]:
+        """See :class:`abi_checks.sources.interface.Source`."""
+        return map(function, self.objects())
 
     def folders(self) -> Mapping[str, frozenset[str]]:
         """See :class:`abi_checks.sources.interface.Source`."""

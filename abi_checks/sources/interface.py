@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from abi_checks.bytesource import ByteSource
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class SourceObject:
     data: ByteSource
     aliases: tuple[str, ...] = ()
     identity: tuple[int, int] | None = None
+    stamp: tuple[int, int, int, int] | None = None
+    """(device, inode, size in bytes, time of last change in ns) of a file on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,11 @@ class Source(Protocol):
     complete: bool
     interpreter: Path | None
 
-    def objects(self) -> Iterator[SourceObject | Unreadable]:
-        """Each distinct file once, in the order of paths."""
+    def map_objects(self, function: Callable[[SourceObject | Unreadable], Result]) -> Iterator[Result]:
+        """``function`` of each distinct file, in the order of paths; it and its results must be picklable."""
 
     def folders(self) -> Mapping[str, frozenset[str]]:
-        """Absolute folder → the names in it that may be libraries; complete once ``objects`` is exhausted."""
+        """Absolute folder → the names in it that may be libraries; complete once the objects have been read."""
 
     def distributions(self) -> tuple[Distribution, ...]:
         """The distributions of the source; () where there are none."""

@@ -150,13 +150,10 @@ class WheelsSource:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """How many bytes came over the network, where wheels were read from a server."""
-        return (f"read over HTTP ranges, nothing stored: {self.fetched / 1e6:,.1f} MB fetched",) if self.fetched else ()
-
-    def notes(self) -> tuple[str, ...]:
         """See :class:`abi_checks.sources.interface.Source`."""
-        judged = f"judged as the Python {self.python[0]}.{self.python[1]} environment that {len(self.wheels)} wheel(s) would become"
-        return (judged, f"{self.fetched} bytes fetched, none stored") if self.fetched else (judged,)
+        python = f"{self.python[0]}.{self.python[1]}"
+        judged = f"judged as the Python {python} environment that {len(self.wheels)} wheel(s) would become"
+        return (judged, f"{self.fetched:,} bytes fetched, none stored") if self.fetched else (judged,)
 
     def _batches(self) -> Iterator[_Batch]:
         """The objects of each wheel, small ones together."""
