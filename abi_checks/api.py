@@ -30,8 +30,8 @@ KEY_DISTRIBUTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to judge. ``only`` restricts the report to objects at or below these paths, relative to the root; ``cache`` is a
-    folder where the facts of objects on disk are kept between runs."""
+    """How to judge. ``only`` restricts the report to objects at or below these paths, relative to the root; ``cache``
+    is a folder where the facts of objects on disk are kept between runs."""
 
     waivers: tuple[Waiver, ...] = ()
     checks: CheckOptions = field(default_factory=CheckOptions)
@@ -59,7 +59,8 @@ def check_source(source: Source, options: Options) -> Report:
 def check_environment(
     root: Path, *, waivers: Sequence[Waiver] = (), expected: Mapping[str, str] | None = None
 ) -> Report:
-    """Judge an environment or folder with every check; ``expected`` maps distributions to the versions meant to be there."""
+    """Judge an environment or folder with every check; ``expected`` maps distributions to the versions meant to be
+    there."""
     return check_source(
         FolderSource(root), Options(waivers=tuple(waivers), checks=CheckOptions(expected=expected or {}))
     )
@@ -88,7 +89,8 @@ def _notes(facts: Scan) -> Iterable[str]:
     if process.interpreter_problem:
         yield f"no interpreter took part ({process.interpreter_problem}): CPython's symbols are not judged"
     elif not process.interpreter.startswith(facts.root + "/"):
-        yield f"judged for {os.path.basename(os.path.realpath(process.interpreter))}, since the target has no interpreter of its own"
+        python = os.path.basename(os.path.realpath(process.interpreter))
+        yield f"judged for {python}, since the target has no interpreter of its own"
     if process.torch:
         yield "judged as opened after import torch"
     if facts.assumed_driver:

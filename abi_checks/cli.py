@@ -64,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="a virtual environment, a folder, a shared object, a wheel, a folder of wheels, a lock file, or a requirement"
-        " such as sgl-kernel==0.3.21, whose wheel is read from the index without being stored",
+        help="a virtual environment, a folder, a shared object, a wheel, a folder of wheels, a lock file, or a"
+        " requirement such as sgl-kernel==0.3.21, whose wheel is read from the index without being stored",
     )
     parser.add_argument(
         "--with",

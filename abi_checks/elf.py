@@ -3,7 +3,8 @@
 What is read is what the dynamic loader reads: the ELF header, the program headers, the dynamic section and the
 tables it points at (gABI chapters 4 and 5; symbol versions as in the LSB core specification, "Symbol Versioning").
 Fixed-size records are decoded in bulk with ``struct``: constructing pyelftools' objects for the headers of the 582
-libraries of a real environment takes longer than everything else together. The tests compare every fact with pyelftools.
+libraries of a real environment takes longer than everything else together. The tests compare every fact with
+pyelftools.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
-    """What one object says of itself. ``path`` is where it lies (absolute, or absolute in the environment it would become)."""
+    """What one object says of itself. ``path`` is where it lies (absolute, or absolute in the environment it would
+    become)."""
 
     path: str
     elf_class: int
@@ -258,7 +260,8 @@ class _Reader:
         return raw
 
     def _sections(self) -> list[tuple[bytes, int, int, int]]:
-        """(name, type, offset, size) of each section; none where the table is stripped or unusable, since loading needs none."""
+        """(name, type, offset, size) of each section; none where the table is stripped or unusable, since loading
+        needs none."""
         layout = self.layout.section
         if not self.shnum or self.shentsize != layout.size:
             return []

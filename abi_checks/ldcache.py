@@ -50,7 +50,8 @@ def hwcaps_levels() -> tuple[str, ...]:
 
 
 def parse_cache(data: bytes, machine: int, levels: tuple[str, ...]) -> dict[str, str]:
-    """soname → path, for one machine, from the bytes of an ld.so.cache; {} where the format isn't glibc's present one."""
+    """soname → path, for one machine, from the bytes of an ld.so.cache; {} where the format isn't glibc's present
+    one."""
     start = data.find(MAGIC)  # an old-format part may come first
     if start < 0 or len(data) < start + HEADER.size:
         return {}

@@ -2,7 +2,8 @@
 
 An extension of the torch world is opened by an interpreter that has executed ``import torch``: libraries in the process
 by then satisfy NEEDED entries by their soname, whatever the search would have found, and those loaded with RTLD_GLOBAL
-lend their symbols to everything. Source: torch/__init__.py, ``_load_global_deps`` and ``_preload_cuda_deps`` (2.4 to 2.11).
+lend their symbols to everything. Source: torch/__init__.py, ``_load_global_deps`` and ``_preload_cuda_deps`` (2.4 to
+2.11).
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ ALL_PRELOADED_SINCE = (2, 10)
 class ProcessState:
     """What could be put into the process, and what could not.
 
-    ``interpreter`` is the program's path or "" with ``interpreter_problem`` saying why; ``torch`` tells whether ``import
-    torch`` took part; ``torch_problems`` holds the libraries of torch that could not be loaded.
+    ``interpreter`` is the program's path or "" with ``interpreter_problem`` saying why; ``torch`` tells whether
+    ``import torch`` took part; ``torch_problems`` holds the libraries of torch that could not be loaded.
     """
 
     interpreter: str

@@ -16,6 +16,8 @@ STEP = 8 << 20
 """Bytes asked for in one request while streaming: large enough that the round trip hardly counts at 100 MB/s."""
 WINDOW = 256 << 10
 """Small reads fetch this much at once: the end of a wheel, its directory and its metadata lie close together."""
+RETRY_WAIT = 0.5
+"""Seconds before a request is made again; twice as long each further time."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -23,7 +25,7 @@ def _pool(url: str) -> urllib3.PoolManager:
     """Connections to the host of ``url``, through the proxy that the environment names for it, if any."""
     parts = urlsplit(url)
     retries = urllib3.Retry(
-        total=3, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False
+        total=3, backoff_factor=RETRY_WAIT, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False
     )
     timeout = urllib3.Timeout(connect=15, read=60)
     proxy = urllib.request.getproxies().get(parts.scheme)

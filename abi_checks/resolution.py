@@ -27,7 +27,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A NEEDED entry that nothing satisfies; ``considered`` lists the places looked at, in order, and why each was passed over."""
+    """A NEEDED entry that nothing satisfies; ``considered`` lists the places looked at, in order, and why each was
+    passed over."""
 
     library: str
     required_by: str

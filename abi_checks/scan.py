@@ -33,8 +33,8 @@ _REQUIREMENT_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 class Scan:
     """All that is known of one target.
 
-    ``objects`` and ``resolutions`` run in parallel, in the order of paths. ``complete`` tells whether the target is meant
-    to have all that its objects need, as an environment is and a single wheel is not.
+    ``objects`` and ``resolutions`` run in parallel, in the order of paths. ``complete`` tells whether the target is
+    meant to have all that its objects need, as an environment is and a single wheel is not.
     """
 
     label: str
@@ -51,7 +51,8 @@ class Scan:
     distributions: tuple[Distribution, ...]
     assumed_driver: tuple[str, ...]
     after_siblings: Mapping[str, tuple[Resolution, tuple[str, ...]]]
-    """For an object that fails alone and loads once libraries of the target are loaded: that verdict, and their paths."""
+    """For an object that fails alone and loads once libraries of the target are loaded: that verdict, and their
+    paths."""
     facts_of: Callable[[str], ElfFacts | None] = field(repr=False)
     """The facts of any object that took part, the host's included."""
 
@@ -102,7 +103,8 @@ class Scan:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """Absolute path → verdict; ``unknown`` also where what is missing may come from outside an incomplete target."""
+        """Absolute path → verdict; ``unknown`` also where what is missing may come from outside an incomplete
+        target."""
         return {
             resolution.path: Verdict.UNKNOWN if self._open_question(resolution) else resolution.verdict
             for resolution in self.resolutions
@@ -136,7 +138,8 @@ class Scan:
         return {found.name: found for found in self.distributions}
 
     def requires(self, distribution: Distribution, name: str) -> bool:
-        """Whether a distribution is, or requires directly or through others, the one called ``name``; markers are ignored."""
+        """Whether a distribution is, or requires directly or through others, the one called ``name``; markers are
+        ignored."""
         seen, waiting = {distribution.name}, [distribution]
         while waiting:
             for line in waiting.pop().requires:
@@ -156,7 +159,8 @@ def scan(
     assume_driver: bool = True,
     cache: Path | None = None,
 ) -> Scan:
-    """Read every object of ``source`` and ask the loader about each; ``cache`` is a folder for the facts of files on disk."""
+    """Read every object of ``source`` and ask the loader about each; ``cache`` is a folder for the facts of files on
+    disk."""
     with CachedFacts(source.root, cache) if cache and source.on_disk else nullcontext(ReadFacts(source.root)) as reader:
         gathered = list(source.map_objects(reader))
     found = [item for item in gathered if isinstance(item, ObjectFacts)]

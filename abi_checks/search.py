@@ -1,7 +1,7 @@
 """Where the loader looks for a NEEDED entry without a slash: a row of small rules, in the order of ld.so(8).
 
-Each rule yields folders; which rule an answer came from is kept with it (``found_via``), and so is every folder in which
-it was not found.
+Each rule yields folders; which rule an answer came from is kept with it (``found_via``), and so is every folder in
+which it was not found.
 """
 
 from __future__ import annotations

@@ -30,15 +30,16 @@ class Owner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnerRule:
-    """Symbols whose mangled name matches ``pattern`` belong to ``owner``; ``remedy`` is what helps when they are missing."""
+    """Symbols whose mangled name matches ``pattern`` belong to ``owner``; ``remedy`` is what helps when they are
+    missing."""
 
     owner: Owner
     pattern: re.Pattern[str]
     remedy: str
 
 
-# Itanium C++ ABI, 5.1: an encoded name begins with _Z, perhaps a special-name or guard prefix, and N for a nested name with
-# its qualifiers; the first source name is then the outermost namespace, written with its length.
+# Itanium C++ ABI, 5.1: an encoded name begins with _Z, perhaps a special-name or guard prefix, and N for a nested name
+# with its qualifiers; the first source name is then the outermost namespace, written with its length.
 _CXX = r"_Z(?:GV|GR|T[VISTCHW]|Th?n?\d*_?|St)?(?:N[rVK]*[RO]?)?"
 
 RULES = (
@@ -50,7 +51,8 @@ RULES = (
     OwnerRule(
         Owner.TORCH,
         re.compile(rf"{_CXX}(?:3c10|2at|5torch|6caffe2)|(?:_Z\d+)?THP\w+"),
-        "install the torch release that this object was built for, or the build of its distribution made for the torch that is installed",
+        "install the torch release that this object was built for,"
+        " or the build of its distribution made for the torch that is installed",
     ),
     OwnerRule(
         Owner.CUDA_DRIVER,
@@ -65,7 +67,8 @@ RULES = (
     OwnerRule(
         Owner.NVJITLINK,
         re.compile(r"(?:__)?nvJitLink\w*"),
-        "install nvidia-nvjitlink at least as new as the other CUDA libraries, and keep an older one out of LD_LIBRARY_PATH",
+        "install nvidia-nvjitlink at least as new as the other CUDA libraries,"
+        " and keep an older one out of LD_LIBRARY_PATH",
     ),
     OwnerRule(
         Owner.NVRTC, re.compile(r"nvrtc[A-Z]\w*"), "install nvidia-cuda-nvrtc of the version the object was built with"
@@ -146,7 +149,8 @@ _SOURCE_NAME = re.compile(r"\d+")
 
 
 def uses_old_string_abi(symbol: str) -> bool:
-    """Whether a mangled name has std::string of the pre-C++11 ABI in it (the substitution ``Ss``; GCC manual, "Dual ABI")."""
+    """Whether a mangled name has std::string of the pre-C++11 ABI in it (the substitution ``Ss``; GCC manual, "Dual
+    ABI")."""
     position, plain = 0, []
     while position < len(symbol):
         match = _SOURCE_NAME.match(symbol, position)

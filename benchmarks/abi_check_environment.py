@@ -2,7 +2,7 @@
 
 usage: python benchmarks/abi_check_environment.py ENVIRONMENT [--runs 5]
 
-Wall time from command to exit and peak memory, page cache warm (one run of each is thrown away), the tools taking turns.
+Wall time from command to exit and peak memory, page cache warm (one run of each is thrown away), tools taking turns.
 ``ldd -r`` gets the objects in batches, as xargs would give them; pyelftools reads every symbol of every object once,
 and does nothing with them. abi-check runs with all its checks and without its scan cache.
 """
@@ -82,9 +82,8 @@ def main() -> None:
     print(f"{'':20} {'median s':>9} {'min s':>7} {'max s':>7} {'times abi-check':>16} {'bytes printed':>14}")
     for name, seconds_list in results.items():
         median = statistics.median(seconds_list)
-        print(
-            f"{name:20} {median:9.2f} {min(seconds_list):7.2f} {max(seconds_list):7.2f} {median / base:16.1f} {printed[name]:14,}"
-        )
+        spread = f"{min(seconds_list):7.2f} {max(seconds_list):7.2f}"
+        print(f"{name:20} {median:9.2f} {spread} {median / base:16.1f} {printed[name]:14,}")
     print(f"peak memory of abi-check: {peak / 1024:.0f} MiB")
 
 

@@ -1,9 +1,10 @@
 """Two CUDA majors in one process.
 
-Looks for: objects that load, and bring a CUDA runtime library (cudart, cuBLAS, NVRTC, nvJitLink, CUPTI) of another major
-version into a process in which import torch has already loaded one.
-Decides: by the sonames in what torch loads and in what the object loads. Two CUDA runtimes in one process each keep their
-own context and streams: handles of one mean nothing to the other (CUDA Runtime API, "Interactions with the driver API").
+Looks for: objects that load, and bring a CUDA runtime library (cudart, cuBLAS, NVRTC, nvJitLink, CUPTI) of another
+major version into a process in which import torch has already loaded one.
+Decides: by the sonames in what torch loads and in what the object loads. Two CUDA runtimes in one process each keep
+their own context and streams: handles of one mean nothing to the other (CUDA Runtime API, "Interactions with the
+driver API").
 Can't see: a runtime linked statically into an object (it has no soname), and libraries opened later by name.
 """
 

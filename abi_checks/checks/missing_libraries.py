@@ -2,10 +2,11 @@
 
 Looks for: NEEDED entries that neither a library already in the process, nor RPATH, LD_LIBRARY_PATH, RUNPATH,
 ld.so.cache or the default folders satisfy.
-Decides: ``missing-library`` (error) where nothing helps; ``loads-after-sibling`` where the library lies in the target and the
-object loads once it has been opened, which is what the importing package's own Python code has to do (information where the
-package requires the library's, a warning where it does not); ``loads-as-dependency`` (information) where the object
-can't be opened by itself and is opened by others that lead the loader to its libraries, as bundled libraries are.
+Decides: ``missing-library`` (error) where nothing helps; ``loads-after-sibling`` where the library lies in the target
+and the object loads once it has been opened, which is what the importing package's own Python code has to do
+(information where the package requires the library's, a warning where it does not); ``loads-as-dependency``
+(information) where the object can't be opened by itself and is opened by others that lead the loader to its
+libraries, as bundled libraries are.
 The NVIDIA driver's libraries come from the host; without a driver they are assumed, and the report says so.
 Can't see: libraries opened at run time with dlopen by name, except those that import torch opens.
 """

@@ -1,7 +1,7 @@
 """Files that claim to be shared objects and can't be judged or opened.
 
-Looks for: files named like shared objects that are cut short, static, not ELF, or damaged; broken links; folders that may
-not be read; objects for another machine; executables that dlopen refuses.
+Looks for: files named like shared objects that are cut short, static, not ELF, or damaged; broken links; folders that
+may not be read; objects for another machine; executables that dlopen refuses.
 Decides: ``unreadable`` (error for damaged files, warning for what is only in the way); ``not-loadable`` (warning)
 for whole objects that the loader refuses by their kind.
 Can't see: damage inside code and data; compare the file with its RECORD for that.

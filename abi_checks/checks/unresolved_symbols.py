@@ -1,7 +1,8 @@
 """Symbols and symbol versions that no library in scope provides.
 
 Looks for: strong references of each object, and of what it loads, that neither it, nor its libraries, nor the process
-after ``import torch`` define; and symbol versions (GLIBC_2.38, GLIBCXX_3.4.32) that the library they are asked of lacks.
+after ``import torch`` define; and symbol versions (GLIBC_2.38, GLIBCXX_3.4.32) that the library they are asked of
+lacks.
 Decides: as the dynamic loader does for dlopen with RTLD_NOW. Python opens extension modules with RTLD_NOW, so one
 missing symbol is a failed import even if it would never be called. Weak references are no errors.
 Can't see: symbols asked for at run time with dlsym, and references that a lazily bound library never makes.
@@ -29,7 +30,8 @@ OUT_OF_SCOPE_REMEDY = "open the library that has the symbols with RTLD_GLOBAL be
 
 @dataclass(frozen=True, slots=True)
 class _Lack:
-    """What one object lacks of one owner; symbols of the pre-C++11 string ABI stand apart, since their remedy differs."""
+    """What one object lacks of one owner; symbols of the pre-C++11 string ABI stand apart, since their remedy
+    differs."""
 
     facts: ElfFacts
     rule: OwnerRule
@@ -85,8 +87,8 @@ def _clusters(lacks: list[_Lack]) -> list[list[_Lack]]:
 
 
 def _own(facts: ElfFacts, resolution: Resolution) -> list[Unresolved]:
-    """What the object itself lacks. Symbols of a library that wasn't found are the missing library's finding, unless they
-    are torch's, whose libraries are in the process anyway."""
+    """What the object itself lacks. Symbols of a library that wasn't found are the missing library's finding, unless
+    they are torch's, whose libraries are in the process anyway."""
     own = [lack for lack in resolution.unresolved if lack.required_by == facts.path]
     if any(gap.required_by == facts.path for gap in resolution.missing):
         own = [lack for lack in own if not lack.symbol or owner_of(lack.symbol, lack.version).owner is Owner.TORCH]

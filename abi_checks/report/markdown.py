@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from abi_checks.resolution import Verdict
 from abi_checks.report.interface import Report, Subject, subjects
+from abi_checks.resolution import Verdict
 
 OBJECTS_SHOWN = 20
 EVIDENCE_SHOWN = 12

@@ -67,8 +67,11 @@ def _summary(report: Report, hidden: int) -> Iterator[Line]:
     among = f" (among them {' and '.join(why)})" if why else ""
     yield f"{len(report.objects)} objects: {counts or 'none found'}{among}", "bold"
     waived = sum(bool(finding.waived) for finding in report.findings)
-    parts = [f"{count} {severity.value}s" if count != 1 else f"1 {severity.value}" for severity in (Severity.ERROR, Severity.WARNING)
-             if (count := report.count(severity))]  # fmt: skip
+    parts = [
+        f"{count} {severity.value}{'s' if count > 1 else ''}"
+        for severity in (Severity.ERROR, Severity.WARNING)
+        if (count := report.count(severity))
+    ]
     if report.count(Severity.UNKNOWN):
         parts.append(f"{report.count(Severity.UNKNOWN)} unknown")
     if waived:

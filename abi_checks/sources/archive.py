@@ -12,7 +12,6 @@ import stat
 import struct
 import tempfile
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ MEMORY_LIMIT = 8 << 20
 _STEP = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # APPNOTE.TXT 6.3.10, section 4.3.7
 _FLAG_ENCRYPTED = 0x1
+_InflateError = cast(type[Exception], isal_zlib.error)  # isal's stub calls it an instance
 
 
 class ArchiveBytes(ByteSource, Protocol):
@@ -175,7 +175,7 @@ def member_head(source: ArchiveBytes, member: Member, length: int) -> bytes:
         return start[skip : skip + min(length, member.size)]
     try:
         return bytes(isal_zlib.decompressobj(wbits=-15).decompress(start[skip:], length))
-    except zlib.error as error:  # isal_zlib.error is this very class
+    except _InflateError as error:
         raise MemberError(f"its compressed data are damaged: {error}") from error
 
 
@@ -225,7 +225,7 @@ def _raw_pieces(source: ArchiveBytes, member: Member) -> Iterator[bytes]:
                 data = inflater.unconsumed_tail
         while not inflater.eof and (rest := inflater.decompress(b"", 4 * _STEP)):
             yield rest
-    except zlib.error as error:  # isal_zlib.error is this very class
+    except _InflateError as error:
         raise MemberError(f"its compressed data are damaged: {error}") from error
 
 

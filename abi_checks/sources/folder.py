@@ -197,10 +197,8 @@ def metadata_fields(text: str) -> dict[str, list[str]]:
 def record_paths(record: str, prefix: str) -> Iterator[str]:
     """The paths of a RECORD file, below ``prefix``, with ``..`` resolved."""
     for line in record.splitlines():
-        if line.startswith('"'):
-            path = line[1:].partition('",')[0].replace('""', '"')
-        else:
-            path = line.partition(",")[0]
+        quoted = line.startswith('"')
+        path = line[1:].partition('",')[0].replace('""', '"') if quoted else line.partition(",")[0]
         if path:
             yield os.path.normpath(prefix + path) if ".." in path else prefix + path
 

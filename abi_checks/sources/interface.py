@@ -17,7 +17,8 @@ class SourceObject:
     """One file that is, or should be, an ELF shared object.
 
     ``path`` is POSIX, relative to the source's root. ``aliases`` are further paths of the same file (symbolic and
-    hard links). ``identity`` is (device, inode) for files on disk, else None. ``data`` is valid only until the next object is asked for.
+    hard links). ``identity`` is (device, inode) for files on disk, else None. ``data`` is valid only until the next
+    object is asked for.
     """
 
     path: str
@@ -63,8 +64,8 @@ class Source(Protocol):
 
     ``root`` is the absolute folder that paths are relative to; for wheels it is the folder of an environment that
     doesn't exist, and ``on_disk`` is False. ``complete`` tells whether the target is meant to have all that its objects
-    need, as an environment is and a single wheel is not. ``interpreter`` is the Python that will load the objects, if one
-    is known.
+    need, as an environment is and a single wheel is not. ``interpreter`` is the Python that will load the objects, if
+    one is known.
     """
 
     label: str

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from abi_checks.bytesource import BufferSource, ByteSource, FileSource
-from abi_checks.elf import ELF_MAGIC
+from abi_checks.elf_format import ELF_MAGIC
 from abi_checks.errors import SourceError, UsageError
 from abi_checks.sources.archive import (
     ArchiveBytes,

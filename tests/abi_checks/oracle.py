@@ -1,4 +1,4 @@
-"""The real dynamic loader, asked about each object in a process of its own: what the static verdicts are held against."""
+"""The real dynamic loader, asked about each object in a process of its own, to hold the static verdicts against."""
 
 from __future__ import annotations
 

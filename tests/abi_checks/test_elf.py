@@ -34,7 +34,7 @@ def host_libraries() -> list[Path]:
 
 
 def reference(path: Path) -> tuple[set[tuple[str, str | None]], set[str], list[str], str, set[str]]:
-    """(strong references with versions, bindable definitions, NEEDED, soname, versions defined) as pyelftools has them."""
+    """(strong references and versions, bindable definitions, NEEDED, soname, versions defined) as pyelftools has them."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         dynamic = next(segment for segment in elf.iter_segments() if isinstance(segment, DynamicSegment))
@@ -60,12 +60,12 @@ def reference(path: Path) -> tuple[set[tuple[str, str | None]], set[str], list[s
                 if binding == "STB_GLOBAL" and symbol.name:
                     number = versions.get_symbol(index)["ndx"] if versions else "VER_NDX_GLOBAL"
                     undefined.add((symbol.name, by_index.get(number) if isinstance(number, int) else None))
-            elif binding in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS") and symbol["st_other"]["visibility"] in (
-                "STV_DEFAULT",
-                "STV_PROTECTED",
-            ):
-                if symbol["st_value"] or symbol["st_shndx"] == "SHN_ABS" or kind == "STT_TLS":
-                    defined.add(symbol.name)
+                continue
+            bindable = binding in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
+            visible = symbol["st_other"]["visibility"] in ("STV_DEFAULT", "STV_PROTECTED")
+            placed = symbol["st_value"] or symbol["st_shndx"] == "SHN_ABS" or kind == "STT_TLS"
+            if bindable and visible and placed:
+                defined.add(symbol.name)
         needed = [tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"]
         soname = next((tag.soname for tag in tags if tag.entry.d_tag == "DT_SONAME"), "")
         return undefined, defined, needed, soname, defined_versions
