@@ -75,7 +75,8 @@ class RemoteFile:
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes ``start .. end`` in order; the next piece is fetched while the caller works on the last."""
         end = min(end, self.size)
-        if start >= end:
+        if end - start <= WINDOW:
+            yield self.read(start, end - start)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="fetch") as ahead:
             pending = ahead.submit(self._get, start, min(start + STEP, end))
