@@ -40,8 +40,8 @@ def environment(tmp_path):
     python.parent.mkdir(parents=True)
     server = Path(__file__).with_name("fake_server.py")
     python.write_text(
-        f'#!/bin/sh\nexport PYTHONPATH={ROOT}\nif [ "$1" = -m ]; then shift 2; exec {sys.executable} {server} "$@"; fi\n'
-        f'exec {sys.executable} "$@"\n'
+        f"#!/bin/sh\nexport PYTHONPATH={ROOT}\n"
+        f'if [ "$1" = -m ]; then shift 2; exec {sys.executable} {server} "$@"; fi\nexec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     return tmp_path / "env"

@@ -50,7 +50,7 @@ class Draft:
         return out + (gate * (y @ w["midlayer.mlp.up_proj.weight"].T)) @ w["midlayer.mlp.down_proj.weight"].T
 
     def propose(self, tokens, aux, steps):
-        """``tokens`` are those after the first of the sequence, ``aux`` the target's states of those before the last."""
+        """``tokens`` are those after the first of the sequence, ``aux`` the states of those before the last."""
         hidden = aux @ self.w["fc.weight"].T
         tokens = list(tokens)
         proposals = []

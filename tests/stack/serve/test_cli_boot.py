@@ -1,0 +1,95 @@
+"""The command from its arguments to its exit code, on the fake server and without a GPU."""
+
+import json
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+
+from stack.cli import main
+from stack.serve.gpu import Gpu
+from stack.serve.ports import choose_port
+from stack.serve.report import SCHEMA
+
+GPU = Gpu(0, "NVIDIA Test", "90", 140 << 30, 0, ())
+
+
+@pytest.fixture
+def arguments(environment, models, tmp_path, monkeypatch):
+    monkeypatch.setattr("stack.cli.boot.visible_gpus", lambda count: (GPU,) * count)
+    monkeypatch.setattr("stack.cli.boot.driver_version", lambda: "580.1")
+    words = ["boot", "--stack", "cu130-pypi", "--env", str(environment), "--models", str(models), "--timeout", "60"]
+    return [*words, "--log", str(tmp_path / "log"), "--output", str(tmp_path / "report.json")]
+
+
+def reports(tmp_path):
+    document = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    return document["boots"]
+
+
+def test_both_servers_and_their_comparison(arguments, tmp_path, capsys):
+    assert main([*arguments, "--profile", "eagle3", "--compare", "baseline", "--draft", "full-0.8"]) == 0
+    out = capsys.readouterr().out
+    assert "baseline: passed" in out and "eagle3: passed" in out and "accept length: mean 1.8" in out
+    baseline, eagle3 = reports(tmp_path)
+    assert [a["tokens"] for a in baseline["answers"]] == [a["tokens"] for a in eagle3["answers"]]
+    assert eagle3["versions"]["driver"] == "580.1"
+    assert (tmp_path / "baseline-log").exists() and (tmp_path / "eagle3-log").exists()
+
+
+def test_a_failed_boot_is_exit_1_with_its_cause(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FAKE_SERVER", json.dumps({"die": "weights"}))
+    assert main([*arguments, "--compare", "baseline", "--profile", "eagle3"]) == 1
+    assert "RuntimeError: died in weights" in capsys.readouterr().out
+    (report,) = reports(tmp_path)
+    assert (report["name"], report["outcome"]) == ("baseline", "failed")
+
+
+def test_a_running_server_is_judged_and_left_alone(arguments, environment, models, capsys):
+    port = choose_port(None)
+    command = [str(environment / "bin" / "python"), "-m", "x", "--host", "127.0.0.1", "--port", str(port)]
+    draft = ["--speculative-draft-model-path", str(models / "drafts" / "two-token")]
+    draft += ["--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3"]
+    server = subprocess.Popen([*command, "--model-path", str(models / "target"), *draft])
+    try:
+        url = ["--url", f"http://127.0.0.1:{port}"]
+        deadline = time.monotonic() + 20
+        while main([*arguments, *url, "--draft", "two-token"]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "accept length: mean 2.000, predicted 2.000" in capsys.readouterr().out
+        assert main([*arguments, *url, "--draft", "full-0"]) == 1
+        assert "16 of 16 accept lengths differ" in capsys.readouterr().out
+        assert main([*arguments, *url, "--compare", "baseline"]) == 2
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_nobody_there(arguments, capsys):
+    assert main([*arguments, "--url", f"http://127.0.0.1:{choose_port(None)}"]) == 3
+    assert "no answer" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written(arguments, tmp_path, capsys):
+    arguments[-1] = str(tmp_path / "none" / "report.json")
+    assert main(arguments) == 3
+    assert "the report cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_gpu_memory_of_others_is_respected(arguments, monkeypatch, capsys):
+    taken = Gpu(0, "NVIDIA Test", "90", 140 << 30, 100 << 30, ("process 5, 99.0 GiB (python train.py)",))
+    monkeypatch.setattr("stack.cli.boot.visible_gpus", lambda count: (taken,))
+    assert main(arguments) == 2
+    assert "process 5, 99.0 GiB (python train.py)" in capsys.readouterr().err
+    assert main([*arguments, "--share-gpu"]) == 0
+
+
+def test_the_module_runs_as_a_program(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "stack", "boot", "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "--compare PROFILE" in done.stdout
