@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abi_checks.errors import SourceError
+from abi_checks.errors import SourceError, UserError
 from stack.files import point_link
 
 
@@ -103,10 +103,12 @@ class StackFolder:
         return True
 
     @contextmanager
-    def exclusive(self, say: Callable[[str], None]) -> Iterator[int]:
+    def exclusive(self, say: Callable[[str], None], *, wait: bool = True) -> Iterator[int]:
         """Hold the stack's lock; yields its descriptor, which children that write may keep open.
 
-        Waits if somebody else holds it, and says who, since when.
+        If somebody else holds it, says who, since when, and waits.
+
+        :raises UserError: somebody else holds it, where ``wait`` is false
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -120,6 +122,11 @@ class StackFolder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                if not wait:
+                    raise UserError(
+                        f"{self.path}: is being changed by {holder or 'another process'}. Nothing was done; try again "
+                        "when that has ended"
+                    ) from None
                 say(f"waiting: {self.path.name} is being built by {holder or 'another process'}")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             since = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")

@@ -17,6 +17,9 @@ from stack import __version__
 COMMANDS = {
     "lock": "resolve the definitions into hashed lock files, or check that the committed ones are current",
     "build": "build a stack from its lock, judge it, and switch to it",
+    "builds": "list the builds that lie in a prefix, with date, lock, findings and size",
+    "rollback": "put an earlier build in use again, after checking it",
+    "gc": "remove builds that are neither current nor previous nor used by a running process",
     "verify": "compare an installed stack with its lock and its RECORD files",
     "patch": "apply, revert or show the source patches of an installed environment",
     "diagnose": "name the first true cause of a failure from a server log",
