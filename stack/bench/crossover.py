@@ -65,7 +65,9 @@ class Crossover:
             case "never":
                 return f"speculation never pays in the range measured (it costs from C = {self.lost} on)"
             case "at-least":
-                return f"speculation pays up to at least C = {self.won}; where it starts to cost is not decided by these data"
+                return (
+                    f"speculation pays up to at least C = {self.won}; from where it costs is not decided by these data"
+                )
             case "at-most":
                 return f"speculation costs from C = {self.lost} on; whether it pays below is not decided by these data"
             case "not-decided":

@@ -35,12 +35,11 @@ class GeneratorRun:
 class Generator:
     """The load generator of one environment, imported once; use as a context manager.
 
-    ``python`` is the environment's interpreter. Raises :class:`SourceError` where it has no usable generator.
+    ``python`` is the environment's interpreter, ``folder`` an existing one for what the runs write. Raises :class:`SourceError` where it has no usable generator.
     """
 
     def __init__(self, python: Path, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         self._errors = (folder / "generator-import.log").open("wb")
         # The hub must not be asked for anything, and no inherited key may leave with a request.
         environment = {k: v for k, v in os.environ.items() if k not in ("OPENAI_API_KEY", "API_KEY", "SGLANG_IS_IN_CI")}
@@ -83,7 +82,7 @@ class Generator:
 
     def run(self, arguments: Sequence[str], limit_s: float) -> GeneratorRun:
         """One command line; its output file is made here. Stopped after ``limit_s`` seconds."""
-        output, log = self._folder / "run.jsonl", self._folder / "run.log"
+        output, log = self.folder / "run.jsonl", self.folder / "run.log"
         output.unlink(missing_ok=True)
         argv = [*arguments, "--output-file", str(output), "--output-details", "--disable-tqdm"]
         started, wall = time.monotonic(), time.time()

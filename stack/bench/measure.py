@@ -98,7 +98,7 @@ class Recorder:
         )
         arguments = ["--backend", plan.backend, "--base-url", api.url, "--warmup-requests", "0"]
         arguments += ["--max-concurrency", str(level)]
-        arguments += plan.prompts.arguments(requests, plan.output_tokens, seed, self._path.parent)
+        arguments += plan.prompts.arguments(requests, plan.output_tokens, seed, self._generator.folder)
         if self._arm.tokenizer:
             arguments += ["--tokenizer", self._arm.tokenizer]
         with LoadSampler(api, self._generator.cpu_seconds) as sampler:

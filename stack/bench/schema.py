@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from abi_checks.errors import SourceError, UsageError
-from stack.bench.files import write_text
+from stack.files import write_text
 
 SCHEMA_VERSION = 1
 SCHEMA_FILE = Path(__file__).with_name("bench_result.schema.json")
@@ -187,8 +187,12 @@ def dump(result: BenchResult) -> str:
 
 
 def save(result: BenchResult, path: Path) -> None:
-    """Write a result beside its place and rename it there."""
-    write_text(path, dump(result))
+    """Write a result beside its place and rename it there; makes the folder where it is missing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, dump(result))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot write the result: {error.strerror}") from error
 
 
 def parse(text: str | bytes, name: str) -> BenchResult:

@@ -46,8 +46,9 @@ def effects(
 
     The ratio is that of geometric means and the interval Student's on their logarithms, so that a noise in per cent is
     treated as one. With three runs a level, a level's own variance is hardly known; it is therefore drawn towards the
-    variance of the arm's other levels with the weight of ``PRIOR_DF`` degrees of freedom, which also count. A level with
-    a single run has no variance of its own and gets an interval only from other levels'. Values must be above zero.
+    variance of the arm's other levels with the weight of ``PRIOR_DF`` degrees of freedom, which also count. A
+    level with a single run has no variance of its own and gets an interval only from other levels'.
+    Values must be above zero.
     """
     result = {}
     for level in sorted(set(first) & set(second)):

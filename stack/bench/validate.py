@@ -1,0 +1,61 @@
+"""Does the adaptive server keep what the better of the two arms gave, at every level?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from stack.bench.compare import throughputs
+from stack.bench.schema import BenchResult
+from stack.bench.stats import effects
+
+TOLERANCE = 0.05
+"""Switching has a price of its own; a loss up to this share is no reason against the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The adaptive arm beside the other two at one level; output tokens per second, medians."""
+
+    concurrency: int
+    baseline: float
+    speculative: float
+    adaptive: float
+    ratio: float
+    """Adaptive over the better of the other two."""
+    low: float | None
+    high: float | None
+
+    @property
+    def verdict(self) -> str:
+        """keeps it, loses, or not decided: whether it stays within the tolerance of the better arm."""
+        if self.low is None or self.high is None:
+            return "not decided"
+        if self.low >= 1 - TOLERANCE:
+            return "keeps the better arm's throughput"
+        return "loses to the better arm" if self.high < 1 - TOLERANCE else "not decided"
+
+
+def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchResult) -> list[Validation]:
+    """One row a level that all three results have, at 95 % a level."""
+    arms = [throughputs(result) for result in (baseline, speculative, adaptive)]
+    against = [effects(arm, arms[2], 0.95) for arm in arms[:2]]
+    rows = []
+    for level in sorted(set(against[0]) & set(against[1])):
+        middles = [median(arm[level]) for arm in arms]
+        effect = against[0 if middles[0] >= middles[1] else 1][level]
+        rows.append(Validation(level, middles[0], middles[1], middles[2], effect.ratio, effect.low, effect.high))
+    return rows
+
+
+def render(rows: Sequence[Validation]) -> str:
+    """The rows as text."""
+    lines = [f"{'C':>4} {'baseline':>10} {'speculative':>12} {'adaptive':>10} {'to better':>10} {'interval':>16}"]
+    for row in rows:
+        interval = "none" if row.low is None else f"[{row.low:.3f}, {row.high:.3f}]"
+        lines.append(
+            f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.adaptive:>10.1f} "
+            f"{row.ratio:>10.3f} {interval:>16}  {row.verdict}"
+        )
+    return "\n".join(lines)
