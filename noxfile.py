@@ -60,3 +60,15 @@ def stable_abi(session: nox.Session) -> None:
 def torch_symbols(session: nox.Session) -> None:
     """Make the table of torch symbols again; ``-- --wheels FOLDER`` reads wheels that lie there already."""
     session.run(sys.executable, "-m", "abi_checks.torch_symbols.build", *session.posargs)
+
+
+@nox.session
+def boot_baseline(session: nox.Session) -> None:
+    """Boot the baseline profile; options after ``--``: --stack --profile --models --draft --tp --url."""
+    _stack(session, "boot", "--profile", "baseline")
+
+
+@nox.session
+def boot_eagle3(session: nox.Session) -> None:
+    """Boot baseline and EAGLE-3 and compare them; options after ``--`` as for boot_baseline."""
+    _stack(session, "boot", "--profile", "eagle3", "--compare", "baseline")
