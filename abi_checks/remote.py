@@ -14,7 +14,7 @@ from abi_checks.errors import SourceError
 
 STEP = 8 << 20
 """Bytes asked for in one request while streaming: large enough that the round trip hardly counts at 100 MB/s."""
-WINDOW = 256 << 10
+WINDOW = 64 << 10
 """Small reads fetch this much at once: the end of a wheel, its directory and its metadata lie close together."""
 RETRY_WAIT = 0.5
 """Seconds before a request is made again; twice as long each further time."""
@@ -75,6 +75,10 @@ class RemoteFile:
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes ``start .. end`` in order; the next piece is fetched while the caller works on the last."""
         end = min(end, self.size)
+        first, data = self._window
+        if first <= start < first + len(data):  # what is there already is not fetched again
+            yield data[start - first : end - first]
+            start = first + len(data)
         if end - start <= WINDOW:
             yield self.read(start, end - start)
             return

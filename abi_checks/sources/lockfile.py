@@ -50,7 +50,7 @@ def read_lock(path: Path, python: PythonVersion) -> list[LockedWheel]:
         raise SourceError(f"{path}: cannot read this lock file: {error}") from error
     version = f"{python[0]}.{python[1]}"
     environment = {"python_version": version, "python_full_version": f"{version}.0"}
-    locked = []
+    locked: list[LockedWheel] = []
     for number, line in _logical_lines(text):
         if line.startswith("-"):
             continue
@@ -68,9 +68,8 @@ def read_lock(path: Path, python: PythonVersion) -> list[LockedWheel]:
             )
         url, _, fragment = (requirement.url or "").partition("#")
         hashes = {*_HASH.findall(line), *re.findall(r"^sha256=([0-9a-f]{64})$", fragment)}
-        locked.append(
-            LockedWheel(canonicalize_name(requirement.name), pins[0].version if exact else "", url, frozenset(hashes))
-        )
+        pinned = pins[0].version if exact else f"{_filename(url)}-".split("-")[1]
+        locked.append(LockedWheel(canonicalize_name(requirement.name), pinned, url, frozenset(hashes)))
     if not locked:
         raise UsageError(f"{path}: pins nothing; is it a lock file?")
     return locked
