@@ -41,6 +41,7 @@ PRELOADED = (
     ("nccl", r"libnccl\.so\.[0-9]+"),
     ("nvshmem", r"libnvshmem_host\.so\.[0-9]+"),
     ("cufile", r"libcufile\.so\.[0-9]+"),
+    ("nvtx", r"libnvToolsExt\.so\.[0-9]+"),
 )
 
 # Which of them are opened after libtorch_global_deps loaded well: since torch 2.10 every one.

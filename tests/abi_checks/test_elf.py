@@ -34,7 +34,7 @@ def host_libraries() -> list[Path]:
 
 
 def reference(path: Path) -> tuple[set[tuple[str, str | None]], set[str], list[str], str, set[str]]:
-    """(strong references and versions, bindable definitions, NEEDED, soname, versions defined) as pyelftools has them."""
+    """(strong references and versions, bindable definitions, NEEDED, soname, versions defined) per pyelftools."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         dynamic = next(segment for segment in elf.iter_segments() if isinstance(segment, DynamicSegment))
