@@ -56,6 +56,18 @@ def can_be_compiled(code: DeviceCode, capability: int) -> bool:
     return _suffix_allows(code, capability) if code.suffix else code.capability <= capability
 
 
+def release_of_ptx(version: tuple[int, int]) -> tuple[int, int] | None:
+    """The first CUDA release (major, minor) whose drivers compile PTX of that version; None where it isn't known.
+
+    Source: PTX ISA manual, "Release Notes", "PTX Release History": 7.x came with CUDA 11.x; 8.x with 12.x, 8.6 of
+    them with 12.7; 9.x with 13.x.
+    """
+    major, minor = version
+    if major == 8:
+        return (12, minor if minor < 6 else minor + 1)
+    return (major + 4, minor) if major in (7, 9) else None
+
+
 def _suffix_allows(code: DeviceCode, capability: int) -> bool:
     if code.suffix == "f":
         return capability in FAMILIES.get(code.capability, (code.capability,))

@@ -26,14 +26,15 @@ FATBIN_SECTIONS = (".nv_fatbin", LINKABLE_SECTION)
 REGISTERED_SECTION = ".nvFatBinSegment"
 """Where start-up code finds the fat binaries that it registers with the CUDA runtime."""
 _HEADER = struct.Struct("<IHHQ")  # magic number, version, header size, size of all entries
-_ENTRY = struct.Struct("<H2xIQ12xI8xI")  # kind, header size, payload size, architecture, flags
+# Kind, header size, payload size, code version (minor, major), architecture, flags.
+_ENTRY = struct.Struct("<H2xIQ8xHHI8xI")
 _ARCHITECTURE_SPECIFIC = 1 << 20
 _FAMILY_SPECIFIC = 1 << 21
 _SUFFIXES = _ARCHITECTURE_SPECIFIC | _FAMILY_SPECIFIC
 # The largest number seen in one library, cuBLASLt 12.8, is 5,868; a damaged file must not keep us busy.
 MAX_STEPS = 1 << 17
-_Entry = tuple[int, int, int]
-"""Kind, architecture, suffix flags."""
+_Entry = tuple[int, int, int, int, int]
+"""Kind, architecture, suffix flags, PTX version (major, minor)."""
 
 
 class CodeKind(StrEnum):
@@ -49,7 +50,8 @@ class CodeKind(StrEnum):
     """A kind that this module doesn't know."""
 
 
-_KINDS = {1: CodeKind.PTX, 2: CodeKind.SM, 8: CodeKind.LTO}
+_PTX = 1
+_KINDS = {_PTX: CodeKind.PTX, 2: CodeKind.SM, 8: CodeKind.LTO}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,6 +63,8 @@ class DeviceCode:
     """Compute capability times ten: 90, 120."""
     suffix: str
     """``a`` (this capability alone), ``f`` (its family) or nothing."""
+    ptx_version: tuple[int, int] = (0, 0)
+    """Version of the PTX language, (9, 0); of no meaning for other kinds."""
 
     @property
     def name(self) -> str:
@@ -110,12 +114,13 @@ def code_names(binaries: Iterable[FatBinaries]) -> tuple[str, ...]:
     """
     binaries = tuple(binaries)
     loadable = [group for group in binaries if not group.linkable]
-    return tuple(code.name for code in sorted({code for group in loadable or binaries for code in group.codes}))
+    codes = {code for group in loadable or binaries for code in group.codes}
+    return tuple(dict.fromkeys(code.name for code in sorted(codes)))
 
 
-def _decoded(kind: int, capability: int, flags: int) -> DeviceCode:
+def _decoded(kind: int, capability: int, flags: int, major: int, minor: int) -> DeviceCode:
     suffix = "a" if flags & _ARCHITECTURE_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
-    return DeviceCode(_KINDS.get(kind, CodeKind.OTHER), capability, suffix)
+    return DeviceCode(_KINDS.get(kind, CodeKind.OTHER), capability, suffix, (major, minor))
 
 
 def _fat_binaries(data: ByteSource, section: Section) -> Iterator[list[_Entry]]:
@@ -146,14 +151,15 @@ def _fat_binaries(data: ByteSource, section: Section) -> Iterator[list[_Entry]]:
             entry = data.read(at, _ENTRY.size)
             if len(entry) < _ENTRY.size:
                 raise ElfError(section.name, f"an entry's header at {at} is cut short")
-            kind, entry_header_size, payload_size, capability, flags = _ENTRY.unpack(entry)
+            kind, entry_header_size, payload_size, minor, major, capability, flags = _ENTRY.unpack(entry)
             following = at + entry_header_size + payload_size
             if entry_header_size < _ENTRY.size or following > end:
                 raise ElfError(
                     section.name,
                     f"the entry at {at} states sizes {entry_header_size} and {payload_size}, past its fat binary's end",
                 )
-            entries.append((kind, capability, flags & _SUFFIXES))
+            version = (major, minor) if kind == _PTX else (0, 0)
+            entries.append((kind, capability, flags & _SUFFIXES, *version))
             at = following
             steps = _count(section, steps)
         yield entries

@@ -31,6 +31,8 @@ class Host:
     """The machine at hand. ``driver`` is the NVIDIA driver's version, or ""."""
 
     driver: str
+    driver_cuda: tuple[int, int] | None
+    """The CUDA release (major, minor) that the driver came with, or None."""
     gpus: tuple[int, ...]
     """Compute capability times ten of each kind of GPU, sorted."""
     gpu_problem: str
@@ -54,26 +56,28 @@ def read_host() -> Host:
     except OSError:
         text = ""
     match = _DRIVER_VERSION.search(text)
-    gpus, problem = _gpus("libnvidia-ml.so.1")
-    return Host(match[1] if match else "", gpus, problem)
+    return Host(match[1] if match else "", *_ask_nvml("libnvidia-ml.so.1"))
 
 
-def _gpus(library: str) -> tuple[tuple[int, ...], str]:
-    """Ask NVML, the driver's management library; returns the capabilities and why there are none.
+def _ask_nvml(library: str) -> tuple[tuple[int, int] | None, tuple[int, ...], str]:
+    """Ask NVML, the driver's management library: its CUDA release, the GPUs' capabilities and why there are none.
 
     By ctypes, since importing the ``pynvml`` module takes longer than judging a wheel.
     """
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
-        return (), "this host has no NVIDIA driver (libnvidia-ml.so.1 can't be loaded)"
+        return None, (), "this host has no NVIDIA driver (libnvidia-ml.so.1 can't be loaded)"
     status = nvml.nvmlInit_v2()
     if status != _SUCCESS:
-        return (), f"NVML can't be started (nvmlInit_v2 returns {status})"
+        return None, (), f"NVML can't be started (nvmlInit_v2 returns {status})"
     try:
-        count = ctypes.c_uint()
+        number, count = ctypes.c_int(), ctypes.c_uint()
+        release = None
+        if nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(number)) == _SUCCESS:
+            release = (number.value // 1000, number.value % 1000 // 10)
         if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _SUCCESS:
-            return (), "NVML can't count the GPUs"
+            return release, (), "NVML can't count the GPUs"
         found = set()
         for index in range(count.value):
             device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
@@ -81,7 +85,7 @@ def _gpus(library: str) -> tuple[tuple[int, ...], str]:
                 nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == _SUCCESS
             ):
                 found.add(major.value * 10 + minor.value)
-        return tuple(sorted(found)), "" if found else "this host has a driver and no GPU that can be asked"
+        return release, tuple(sorted(found)), "" if found else "this host has a driver and no GPU that can be asked"
     finally:
         nvml.nvmlShutdown()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from abi_checks.compute_capability import can_be_compiled, dotted, parse_capability, runs_as_is
+from abi_checks.compute_capability import can_be_compiled, dotted, parse_capability, release_of_ptx, runs_as_is
 from abi_checks.errors import UsageError
 from abi_checks.fatbin import CodeKind, DeviceCode
 
@@ -43,6 +43,18 @@ def test_ptx(capability: int, suffix: str, compiles: tuple[int, ...], does_not: 
     code = DeviceCode(CodeKind.PTX, capability, suffix)
     assert [gpu for gpu in (*compiles, *does_not) if can_be_compiled(code, gpu)] == list(compiles)
     assert not any(runs_as_is(code, gpu) for gpu in compiles)
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [((7, 8), (11, 8)), ((8, 0), (12, 0)), ((8, 5), (12, 5)), ((8, 6), (12, 7)), ((8, 8), (12, 9)), ((9, 1), (13, 1))],
+)
+def test_release_of_a_ptx_version(version: tuple[int, int], release: tuple[int, int]) -> None:
+    assert release_of_ptx(version) == release
+
+
+def test_an_unknown_ptx_version_has_no_release() -> None:
+    assert release_of_ptx((11, 0)) is None
 
 
 def test_link_time_code_runs_nowhere() -> None:

@@ -30,7 +30,8 @@ KERNEL = "__global__ void scale(float *a) { a[threadIdx.x] *= 2.0f; }\n"
 
 
 def entry(kind: int, arch: int, flags: int = 0x11, payload: bytes = b"\x55" * 40, header_size: int = 64) -> bytes:
-    header = struct.pack("<HHIQIIIIIIII", kind, 0x101, header_size, len(payload), 0, 0, 0, arch, 0, 0, flags, 0)
+    version = 9 << 16 if kind == 1 else 0x10008
+    header = struct.pack("<HHIQIIIIIIII", kind, 0x101, header_size, len(payload), 0, 0, version, arch, 0, 0, flags, 0)
     return header.ljust(header_size, b"\0") + payload
 
 
@@ -55,7 +56,11 @@ def test_fat_binaries_are_grouped_by_what_they_hold() -> None:
         FatBinaries(False, (DeviceCode(CodeKind.LTO, 80, ""), DeviceCode(CodeKind.SM, 90, "")), 1),
         FatBinaries(
             False,
-            (DeviceCode(CodeKind.PTX, 90, ""), DeviceCode(CodeKind.SM, 90, "a"), DeviceCode(CodeKind.SM, 120, "f")),
+            (
+                DeviceCode(CodeKind.PTX, 90, "", (9, 0)),
+                DeviceCode(CodeKind.SM, 90, "a"),
+                DeviceCode(CodeKind.SM, 120, "f"),
+            ),
             2,
         ),
     )

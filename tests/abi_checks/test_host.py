@@ -9,6 +9,7 @@ from tests.abi_checks.fixtures import compile_object
 
 NVML = """
 int nvmlInit_v2(void) { return %(init)d; }
+int nvmlSystemGetCudaDriverVersion_v2(int *number) { *number = 13010; return 0; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
@@ -21,17 +22,17 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
 
 def test_gpus_are_asked_of_nvml(tmp_path: Path) -> None:
     library = compile_object(tmp_path / "libnvidia-ml.so.1", NVML % {"init": 0})
-    assert host._gpus(str(library)) == ((90, 120), "")
+    assert host._ask_nvml(str(library)) == ((13, 1), (90, 120), "")
 
 
 def test_an_nvml_that_does_not_start_is_named(tmp_path: Path) -> None:
     library = compile_object(tmp_path / "libnvidia-ml.so.1", NVML % {"init": 18})
-    assert host._gpus(str(library)) == ((), "NVML can't be started (nvmlInit_v2 returns 18)")
+    assert host._ask_nvml(str(library)) == (None, (), "NVML can't be started (nvmlInit_v2 returns 18)")
 
 
 def test_a_host_without_driver(tmp_path: Path) -> None:
-    gpus, problem = host._gpus(str(tmp_path / "absent.so"))
-    assert (gpus, problem) == ((), "this host has no NVIDIA driver (libnvidia-ml.so.1 can't be loaded)")
+    release, gpus, problem = host._ask_nvml(str(tmp_path / "absent.so"))
+    assert (release, gpus, problem) == (None, (), "this host has no NVIDIA driver (libnvidia-ml.so.1 can't be loaded)")
 
 
 @pytest.mark.parametrize(

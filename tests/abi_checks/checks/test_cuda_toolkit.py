@@ -60,12 +60,12 @@ def test_placeholder_distributions_are_no_parts() -> None:
 )
 def test_minimum_driver(soname: str, driver: str, severity: Severity | None) -> None:
     scan = make_scan([make_object("nvidia/lib/" + soname, soname=soname)])
-    findings = list(judge_driver(scan, Host(driver, (), "")))
+    findings = list(judge_driver(scan, Host(driver, None, (), "")))
     assert [finding.severity for finding in findings] == ([severity] if severity else [])
 
 
 def test_the_newest_runtime_decides_and_no_runtime_needs_no_driver() -> None:
     both = [make_object(f"{number}/libcudart.so", soname=f"libcudart.so.{number}") for number in (12, 13)]
-    (finding,) = judge_driver(make_scan(both), Host("550.54.15", (), ""))
+    (finding,) = judge_driver(make_scan(both), Host("550.54.15", None, (), ""))
     assert finding.message == "CUDA 13 needs driver 580 or newer, and this host has 550.54.15"
-    assert list(judge_driver(make_scan(), Host("", (), ""))) == []
+    assert list(judge_driver(make_scan(), Host("", None, (), ""))) == []

@@ -63,7 +63,7 @@ def test_kernels_that_sm120_lacks(distribution: str, lacking: set[str]) -> None:
     target = environment_with(distribution)
     found = {
         finding.object.removeprefix(f"{SITE}/sgl_kernel/")
-        for finding in sm_coverage.judge(target, ["120"], Host("", (), ""))
+        for finding in sm_coverage.judge(target, ["120"], Host("", None, (), ""))
         if finding.severity is Severity.WARNING and "/sgl_kernel/" in finding.object
     }
     assert found == lacking
@@ -71,7 +71,7 @@ def test_kernels_that_sm120_lacks(distribution: str, lacking: set[str]) -> None:
 
 def test_kernels_that_sm121_lacks_because_their_code_is_for_sm120a() -> None:
     target = environment_with("sgl_kernel-0.3.21")
-    found = {finding.object for finding in sm_coverage.judge(target, ["121"], Host("", (), ""))}
+    found = {finding.object for finding in sm_coverage.judge(target, ["121"], Host("", None, (), ""))}
     assert f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so" in found
     assert f"{SITE}/torch/lib/libtorch_cuda.so" not in found
 

@@ -11,9 +11,9 @@ from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
 from abi_checks.findings import Severity
 from abi_checks.host import Host
 from abi_checks.scan import Scan
-from tests.abi_checks.checks.scans import make_object, make_scan
+from tests.abi_checks.checks.scans import make_distribution, make_object, make_scan
 
-NO_GPU = Host("", (), "this host has no NVIDIA driver")
+NO_GPU = Host("", None, (), "this host has no NVIDIA driver")
 
 
 def codes(*names: str) -> tuple[DeviceCode, ...]:
@@ -77,8 +77,36 @@ def test_ptx_alone_is_information() -> None:
 
 def test_partial_code_is_information_with_the_count() -> None:
     (finding,) = judge(scan_of(a=binaries((2, ("sm_90",)), (3, ("sm_120",)))), ["120"], NO_GPU)
-    assert finding.severity is Severity.INFO
+    assert finding.severity is Severity.WARNING
     assert finding.message == "3 of 5 fat binaries have code for compute capability 12.0"
+
+
+def test_kernel_sets_of_nvidias_libraries_are_information() -> None:
+    sections = (Section(".nv_fatbin", 0, 64), Section(".nvFatBinSegment", 64, 24))
+    library = make_object("nvidia/cu13/lib/libcublas.so.13", device_sections=sections)
+    owner = make_distribution("nvidia-cublas", "13.0.0.19", "nvidia/cu13/lib/libcublas.so.13")
+    code = {library.path: binaries((2, ("sm_90",)), (3, ("sm_120",)))}
+    (finding,) = judge(make_scan([library], [owner], code), ["120"], NO_GPU)
+    assert finding.severity is Severity.INFO
+
+
+def test_the_alternative_that_sgl_kernel_takes_is_judged() -> None:
+    scan = scan_of(
+        sgl_kernel__sm90__ops=binaries((1, ("sm_89", "sm_90a"))), sgl_kernel__sm100__ops=binaries((1, ("sm_120a",)))
+    )
+    assert list(judge(scan, ["90", "120"], NO_GPU)) == []
+    (finding,) = judge(scan, ["89"], NO_GPU)
+    assert finding.object == "lib/python3.12/site-packages/sgl_kernel/sm100/ops.so"
+
+
+@pytest.mark.parametrize(("driver", "severity"), [((12, 8), Severity.WARNING), ((13, 0), Severity.INFO)])
+def test_ptx_that_is_newer_than_the_driver(driver: tuple[int, int], severity: Severity) -> None:
+    ptx = DeviceCode(CodeKind.PTX, 120, "", (9, 0))
+    scan = scan_of(a=(FatBinaries(False, (ptx,), 2),))
+    (finding,) = judge(scan, ["120"], Host("570.1.2", driver, (), ""))
+    assert finding.severity is severity
+    if severity is Severity.WARNING:
+        assert finding.cause == "PTX of CUDA 13.0, and the driver compiles PTX up to CUDA 12.8"
 
 
 def test_folders_named_for_architectures_are_alternatives() -> None:
@@ -101,7 +129,7 @@ def test_unregistered_fat_binaries_give_no_verdict() -> None:
 
 def test_the_hosts_gpus_are_the_default() -> None:
     scan = scan_of(a=binaries((1, ("sm_90",))))
-    assert [finding.cause for finding in judge(scan, [], Host("590.48.01", (90, 120), ""))] == [
+    assert [finding.cause for finding in judge(scan, [], Host("590.48.01", (13, 1), (90, 120), ""))] == [
         "no device code for compute capability 12.0"
     ]
 
