@@ -79,6 +79,8 @@ def build_objects(root: Path, cases: Sequence[Mapping[str, Any]], torch: bool) -
         add_torch(site)
         add_distribution(site, "torch", "2.10.0")
     for case in cases:
+        if "present" in case:
+            compile_object(site / case["present"], soname=case["library"])
         add_user(site / case["id"] / "ext.so", case.get("symbol", ""), case.get("library", ""), case.get("version", ""))
 
 
