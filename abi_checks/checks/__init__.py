@@ -1,6 +1,7 @@
 """The checks, in the order in which they run. Each is a function from facts to findings; see ``interface.py``."""
 
 from abi_checks.checks import (
+    companion_libraries,
     cuda_compilers,
     cuda_majors,
     cuda_toolkit,
@@ -11,6 +12,7 @@ from abi_checks.checks import (
     requirements,
     sm_coverage,
     torch_build,
+    torch_releases,
     unreadable,
     unresolved_symbols,
     wheel_tags,
@@ -22,8 +24,10 @@ CHECKS: tuple[Check, ...] = (
     missing_libraries.CHECK,
     cuda_majors.CHECK,
     torch_build.CHECK,
+    torch_releases.CHECK,
     unreadable.CHECK,
     duplicate_libraries.CHECK,
+    companion_libraries.CHECK,
     record_collisions.CHECK,
     requirements.CHECK,
     wheel_tags.CHECK,

@@ -1,45 +1,38 @@
-"""Two different files of one soname, and NVRTC without the builtins of its own release.
+"""Two different files of one soname.
 
-Looks for: libraries of the target with the same soname and different content; a libnvrtc next to which the
-libnvrtc-builtins of its release does not lie.
-Decides: ``duplicate-library`` by soname: asked for a library by name, the loader takes the one of that soname that is
-already in the process, so whichever comes first serves everybody. The one that import torch loads wins where there is
-one; otherwise the order of imports decides. A warning for CUDA, NCCL, cuDNN and OpenMP libraries, whose versions
-their users rely on, information for others that an object of the target needs; extension modules, which Python opens
-by path, don't get in each other's way. ``nvrtc-builtins`` (error): NVRTC opens libnvrtc-builtins.so.MAJOR.MINOR of
-its own release by name, and can't compile anything without it.
+Looks for: libraries of the target with the same soname and different content.
+Decides: by soname: asked for a library by name, the loader takes the one of that soname that is already in the
+process, so whichever comes first serves everybody. The one that import torch loads wins where there is one; otherwise
+the order of imports decides. A warning for CUDA, NCCL, cuDNN and OpenMP libraries, whose versions their users rely
+on, information for others that an object of the target needs; extension modules, which Python opens by path, don't
+get in each other's way.
 Can't see: two copies under different sonames, as wheels bundle them (libgomp-a34b3233.so.1): those load side by side.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from abi_checks.checks.cuda_toolkit import toolkit_version
 from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.elf import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.scan import Scan
 
-DUPLICATE, BUILTINS = "duplicate-library", "nvrtc-builtins"
+DUPLICATE = "duplicate-library"
 RELIED_ON = re.compile(
     r"lib(?:cu(?:dart|blas|blasLt|dnn\w*|fft|fftw|file|pti|rand|solver|solverMg|sparse|sparseLt)|nccl|nvrtc(?:-builtins)?"
     r"|nvJitLink|nvshmem\w*|nvToolsExt|nvtx\w*|gomp|omp|iomp5|c10\w*|torch\w*|tvm_ffi)\.so.*"
 )
-NVRTC = re.compile(r"libnvrtc(?:-[0-9a-f]{8})?\.so\.(\d+)(?:\.\d+)*")
-NVRTC_BUILTINS = re.compile(r"libnvrtc-builtins(?:-[0-9a-f]{8})?\.so\.(\d+)\.(\d+)(?:\.\d+)*")
 
 
 def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
-    """One finding per soname, then one per libnvrtc."""
+    """One finding per soname."""
     needed = {name for facts in scan.objects for name in facts.needed}
     for soname, paths in scan.by_soname.items():
         if len(paths) > 1 and scan.by_path[paths[0]].soname and (soname in needed or RELIED_ON.fullmatch(soname)):
             yield from _judge_soname(scan, soname, paths)
-    yield from _judge_nvrtc(scan)
 
 
 def _judge_soname(scan: Scan, soname: str, paths: tuple[str, ...]) -> Iterator[Finding]:
@@ -65,38 +58,4 @@ def _judge_soname(scan: Scan, soname: str, paths: tuple[str, ...]) -> Iterator[F
     )
 
 
-def _judge_nvrtc(scan: Scan) -> Iterator[Finding]:
-    folders: dict[str, list[str]] = {}
-    for facts in scan.objects:
-        for path in (facts.path, *scan.aliases.get(facts.path, ())):
-            if "/libnvrtc" in path:
-                folders.setdefault(os.path.dirname(path), []).append(path)
-    for folder, paths in folders.items():
-        builtins = {(int(m[1]), int(m[2])) for path in paths if (m := NVRTC_BUILTINS.fullmatch(os.path.basename(path)))}
-        for path in paths:
-            match = NVRTC.fullmatch(os.path.basename(path))
-            if not match:
-                continue
-            owner = scan.owner(path)
-            release = toolkit_version(owner) if owner else None
-            there = {found for found in builtins if found[0] == int(match[1])}
-            if (release in there) if release else there:
-                continue
-            wanted = (
-                f"libnvrtc-builtins.so.{release[0]}.{release[1]}" if release else "libnvrtc-builtins of its release"
-            )
-            yield Finding(
-                check=BUILTINS,
-                severity=Severity.ERROR,
-                object=scan.relative(path),
-                message=f"needs {wanted} next to it, and it is not there",
-                cause="NVRTC and its builtins are not of one release",
-                remedy="install one nvidia-cuda-nvrtc again, which has both",
-                evidence=tuple(
-                    f"{scan.relative(folder)} has builtins {major}.{minor}" for major, minor in sorted(builtins)
-                ),
-                distribution=owner.label if owner else "",
-            )
-
-
-CHECK = Check((DUPLICATE, BUILTINS), run, __doc__)
+CHECK = Check((DUPLICATE,), run, __doc__)

@@ -13,10 +13,10 @@ ROOT = "/env"
 SITE = "lib/python3.12/site-packages"
 
 
-def make_object(path: str, **facts: object) -> ElfFacts:
+def make_object(path: str, *, root: str = ROOT, **facts: object) -> ElfFacts:
     """An x86-64 shared object at ``path`` below site-packages, with the given facts and no others."""
     values: dict[str, object] = {
-        "path": f"{ROOT}/{SITE}/{path}",
+        "path": f"{root}/{SITE}/{path}",
         "elf_class": 64,
         "little_endian": True,
         "machine": 62,

@@ -1,6 +1,6 @@
-"""Two libraries of one soname, and NVRTC's builtins."""
+"""Two libraries of one soname."""
 
-from abi_checks.checks.duplicate_libraries import BUILTINS, DUPLICATE, run
+from abi_checks.checks.duplicate_libraries import DUPLICATE, run
 from abi_checks.checks.interface import CheckOptions
 from abi_checks.elf import ElfFacts
 from abi_checks.findings import Finding, Severity
@@ -50,26 +50,3 @@ def test_libraries_without_a_soname_and_for_other_machines_are_left_out() -> Non
         make_object("b/libnccl.so", soname="libnccl.so.2", machine=183),
     ]
     assert findings(make_scan([*nameless, *other])) == []
-
-
-def nvrtc(*files: str, version: str = "13.0.88") -> Scan:
-    paths = [f"nvidia/cu13/lib/{name}" for name in files]
-    return make_scan([make_object(path) for path in paths], [make_distribution("nvidia-cuda-nvrtc", version, *paths)])
-
-
-def test_nvrtc_with_the_builtins_of_its_release() -> None:
-    assert findings(nvrtc("libnvrtc.so.13", "libnvrtc-builtins.so.13.0")) == []
-
-
-def test_nvrtc_with_other_builtins() -> None:
-    (finding,) = findings(nvrtc("libnvrtc.so.13", "libnvrtc-builtins.so.13.0", version="13.1.80"))
-    assert (finding.check, finding.severity) == (BUILTINS, Severity.ERROR)
-    assert finding.message == "needs libnvrtc-builtins.so.13.1 next to it, and it is not there"
-    assert finding.evidence == (f"{SITE}/nvidia/cu13/lib has builtins 13.0",)
-
-
-def test_nvrtc_that_a_wheel_bundles() -> None:
-    bundled = [make_object(f"torch/lib/{name}") for name in ("libnvrtc-b51b459d.so.12", "libnvrtc-builtins.so.12.1")]
-    assert findings(make_scan(bundled)) == []
-    (finding,) = findings(make_scan(bundled[:1]))
-    assert finding.message == "needs libnvrtc-builtins of its release next to it, and it is not there"

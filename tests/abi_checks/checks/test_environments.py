@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from abi_checks.checks import (
+    companion_libraries,
     cuda_compilers,
     cuda_toolkit,
     duplicate_libraries,
@@ -23,6 +24,7 @@ from tests.abi_checks.checks.scans import SITE
 
 ENVIRONMENTS = Path.home() / ".cache/cu130-stack/envs"
 CHECKS = (
+    companion_libraries.CHECK,
     cuda_compilers.CHECK,
     cuda_toolkit.CHECK,
     duplicate_libraries.CHECK,
