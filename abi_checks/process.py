@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from abi_checks.loader import Loader
@@ -24,6 +24,7 @@ NUMPY_MODULES = re.compile(r"(?:^|/)numpy/(?:_core|core|linalg|fft|random)/(?!.*
 
 # The CUDA libraries that torch/__init__.py opens by itself: folder below nvidia/ (CUDA 12 wheels; CUDA 13 wheels share
 # nvidia/cu13/lib), and file name. All of them before libtorch_global_deps where that can't find its libraries alone.
+OPTIONAL = "nvtx"
 PRELOADED = (
     ("cublas", r"libcublasLt\.so\.[0-9]+"),
     ("cublas", r"libcublas\.so\.[0-9]+"),
@@ -41,7 +42,7 @@ PRELOADED = (
     ("nccl", r"libnccl\.so\.[0-9]+"),
     ("nvshmem", r"libnvshmem_host\.so\.[0-9]+"),
     ("cufile", r"libcufile\.so\.[0-9]+"),
-    ("nvtx", r"libnvToolsExt\.so\.[0-9]+"),
+    (OPTIONAL, r"libnvToolsExt\.so\.[0-9]+"),
 )
 
 # Which of them are opened after libtorch_global_deps loaded well: since torch 2.10 every one.
@@ -75,7 +76,7 @@ def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_versio
     torch_module = next((path for path in paths if TORCH_MODULE.search(path)), "")
     if torch_module:
         root = torch_module[: torch_module.rindex("torch/_C.")]
-        cuda_libraries = _preloaded(paths, root)
+        cuda_libraries = list(_preloaded(loader, paths, root))
         if not loader.would_map(root + TORCH_GLOBAL_DEPS):
             for path in cuda_libraries:
                 loader.preload(path, everywhere=False)
@@ -90,11 +91,30 @@ def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_versio
     return ProcessState("" if problem else interpreter, problem, bool(torch_module), broken, loaded)
 
 
-def _preloaded(paths: Iterable[str], root: str) -> list[str]:
-    """The CUDA libraries of the nvidia wheels, in the order in which torch would open them."""
+def _preloaded(loader: Loader, paths: Iterable[str], root: str) -> Iterator[str]:
+    """The CUDA libraries of the nvidia wheels, in the order in which torch would open them.
+
+    torch gives up at the first one that isn't there; libnvToolsExt alone may be missing.
+    """
     candidates = [path for path in paths if path.startswith(root + "nvidia/")]
-    chosen = []
+    major = _cuda_major(loader, root)
     for folder, pattern in PRELOADED:
-        match = re.compile(rf"nvidia/(?:{folder}|cu[0-9]+)/lib/{pattern}$")
-        chosen += [path for path in candidates if match.search(path)][:1]
-    return chosen
+        places = [folder, f"cu{major}"] if major else [folder]
+        match = next(
+            (path for place in places for path in candidates if re.search(rf"nvidia/{place}/lib/{pattern}$", path)),
+            None,
+        )
+        if match:
+            yield match
+        elif folder != OPTIONAL:
+            return
+
+
+def _cuda_major(loader: Loader, root: str) -> str:
+    """The CUDA major that torch was built for, by the runtime that its libraries link; "" where they link none."""
+    for library in (TORCH_GLOBAL_DEPS, "torch/lib/libtorch_cuda.so", "torch/lib/libc10_cuda.so"):
+        facts = loader.files.open(root + library)
+        for name in () if isinstance(facts, str) else facts.needed:
+            if name.startswith("libcudart.so."):
+                return name.removeprefix("libcudart.so.")
+    return ""

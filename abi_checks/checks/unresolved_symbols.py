@@ -90,6 +90,9 @@ def _own(facts: ElfFacts, resolution: Resolution) -> list[Unresolved]:
     """What the object itself lacks. Symbols of a library that wasn't found are the missing library's finding, unless
     they are torch's, whose libraries are in the process anyway."""
     own = [lack for lack in resolution.unresolved if lack.required_by == facts.path]
+    # Where a library lacks a whole version, the version says it all, and the symbols of it go without saying.
+    versions = {lack.version for lack in own if not lack.symbol}
+    own = [lack for lack in own if not (lack.symbol and lack.version in versions)]
     if any(gap.required_by == facts.path for gap in resolution.missing):
         own = [lack for lack in own if not lack.symbol or owner_of(lack.symbol, lack.version).owner is Owner.TORCH]
     return own
