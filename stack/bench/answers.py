@@ -30,7 +30,12 @@ def answer(
     for arm in (*arms, *([validated] if validated else ())):
         comparison.require_comparable(baseline, arm)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "baseline": baseline.arm, "arms": []}
+    document: dict[str, Any] = {
+        "kind": "crossover",
+        "schema_version": SCHEMA_VERSION,
+        "baseline": baseline.arm,
+        "arms": [],
+    }
     decided = True
     for arm in arms:
         found = crossover.analyse(baseline, arm)
@@ -38,7 +43,7 @@ def answer(
         decided = decided and found.kind in ("up-to", "always", "never")
         print(f"== {arm.arm} against {baseline.arm}\n{crossover.render(found)}\n{advice.text}")
         if advice.config:
-            path = folder / f"{stamp}-{arm.arm}-adaptive.json"
+            path = folder / "answers" / f"{stamp}-{arm.arm}-adaptive.json"
             _write(path, advice.config)
             print("options: " + " ".join(str(path) if word == "FILE" else word for word in advice.options))
         row = {"arm": arm.arm, "sentence": found.sentence(), "crossover": found, "advice": advice}
@@ -51,7 +56,7 @@ def answer(
         rows = validate.validate(baseline, arms[0], validated)
         print(f"== {validated.arm} against the better of the two\n{validate.render(rows)}")
         document["validation"] = msgspec.to_builtins([{**msgspec.to_builtins(r), "verdict": r.verdict} for r in rows])
-    path = folder / f"{stamp}-crossover.json"
+    path = folder / "answers" / f"{stamp}-crossover.json"
     _write(path, json.dumps(document, indent=1) + "\n")
     print(f"written to {path}")
     return 0 if decided else 1

@@ -35,7 +35,8 @@ class GeneratorRun:
 class Generator:
     """The load generator of one environment, imported once; use as a context manager.
 
-    ``python`` is the environment's interpreter, ``folder`` an existing one for what the runs write. Raises :class:`SourceError` where it has no usable generator.
+    ``python`` is the environment's interpreter, ``folder`` an existing one for what the runs write.
+    Raises :class:`SourceError` where the environment has no usable generator.
     """
 
     def __init__(self, python: Path, folder: Path) -> None:

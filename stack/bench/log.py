@@ -25,12 +25,12 @@ _HEAD = (
 
 
 def table(folder: Path, output: Path) -> str:
-    """Markdown of all results below ``folder``; links are relative to where ``output`` will be.
+    """Markdown of all results in ``folder``; links are relative to where ``output`` will be.
 
     Files that are no readable result are listed under the table with the reason, not left out silently.
     """
     rows, refused = [], []
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         link = os.path.relpath(path, output.parent)
         try:
             rows.append(_row(load(path), link))

@@ -18,6 +18,7 @@ from abi_checks.errors import SourceError, UsageError
 from stack.files import write_text
 
 SCHEMA_VERSION = 1
+KIND = "bench-result"
 SCHEMA_FILE = Path(__file__).with_name("bench_result.schema.json")
 
 
@@ -182,7 +183,7 @@ def _digest(document: dict[str, Any]) -> str:
 
 def dump(result: BenchResult) -> str:
     """The document of a result, as JSON text."""
-    document = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(result)}
+    document = {"kind": KIND, "schema_version": SCHEMA_VERSION, **msgspec.to_builtins(result)}
     return json.dumps({**document, "sha256": _digest(document)}, indent=1) + "\n"
 
 
@@ -204,9 +205,9 @@ def parse(text: str | bytes, name: str) -> BenchResult:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{name}: not JSON ({error}); expected a result written by 'cu130-stack bench'") from error
-    if not isinstance(document, dict) or "schema_version" not in document:
-        raise UsageError(f"{name}: no benchmark result (it has no schema_version)")
-    version = document["schema_version"]
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise UsageError(f"{name}: no benchmark result (its 'kind' is not '{KIND}')")
+    version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise UsageError(
             f"{name}: schema version {version!r}, this program reads {SCHEMA_VERSION}; "
@@ -233,12 +234,18 @@ def load(path: Path) -> BenchResult:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a result document (a copy is in the package as ``bench_result.schema.json``)."""
-    schema = msgspec.json.schema(BenchResult)
+    # Through JSON and back, because tuples among the defaults would not equal the lists read from a file.
+    schema: dict[str, Any] = json.loads(json.dumps(msgspec.json.schema(BenchResult)))
     body = schema["$defs"]["BenchResult"]
     body["properties"] = {
+        "kind": {"const": KIND},
         "schema_version": {"const": SCHEMA_VERSION},
         "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
         **body["properties"],
     }
-    body["required"] = ["schema_version", "sha256", *body["required"]]
+    body["required"] = ["kind", "schema_version", "sha256", *body["required"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+if __name__ == "__main__":
+    write_text(SCHEMA_FILE, json.dumps(json_schema(), indent=1) + "\n")

@@ -1,0 +1,125 @@
+"""The crossover finder against arms whose true crossover is known."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from stack.bench.crossover import Crossover, find
+from tests.stack.bench.mock_engine import Costs, simulate
+
+LEVELS = (1, 2, 5, 10, 30, 70, 100, 250)
+Arm = dict[int, list[float]]
+
+
+def requests(level: int) -> int:
+    return max(4, level)
+
+
+def pair(seed: int, noise: float) -> tuple[Costs, Costs]:
+    """A pair that crosses between C = 3 and C = 150, by solving accept_length * decode = verify there."""
+    chooser = random.Random(seed)
+    crossing = 3 * 50 ** chooser.random()
+    base = Costs(0.008, 0.00004, prefill=0.0002, noise=noise)
+    length = chooser.uniform(1.5, 3.0)
+    at_one = chooser.uniform(1.25, 1.6)  # how much speculation wins at C = 1
+    fixed_and_each = length * base.step(1) / at_one, length * base.step(round(crossing))
+    each = (fixed_and_each[1] - fixed_and_each[0]) / (crossing - 1)
+    spec = Costs(fixed_and_each[0] - each, each, prefill=0.0002, accept_length=length, noise=noise)
+    return base, spec
+
+
+def measured(costs: Costs, rounds: int, seed: int) -> Arm:
+    return {
+        level: [simulate(costs, level, requests(level), 24, seed * 7919 + level * 31 + i) for i in range(rounds)]
+        for level in LEVELS
+    }
+
+
+def true_sides(base: Costs, spec: Costs) -> dict[int, bool]:
+    """Whether speculation pays at each level, without noise."""
+    calm = [Costs(c.fixed, c.each, c.prefill, c.accept_length) for c in (base, spec)]
+    return {
+        level: simulate(calm[1], level, requests(level), 24, 1) > simulate(calm[0], level, requests(level), 24, 1)
+        for level in LEVELS
+    }
+
+
+def judge(answer: Crossover, sides: dict[int, bool]) -> str:
+    """right, wrong or undecided. A single level on the wrong side makes the whole answer wrong."""
+    if any(row.side and (row.side > 0) != sides[row.concurrency] for row in answer.levels):
+        return "wrong"
+    return "right" if answer.kind in ("up-to", "always", "never") else "undecided"
+
+
+def tally(noise: float, rounds: int, seeds: range) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        base, spec = pair(seed, noise)
+        arms = measured(base, rounds, 2 * seed), measured(spec, rounds, 2 * seed + 1)
+        counted[judge(find(*arms), true_sides(base, spec))] += 1
+    return counted
+
+
+def test_right_in_95_of_100_trials_and_undecided_in_the_rest() -> None:
+    counted = tally(noise=0.02, rounds=3, seeds=range(100))
+    assert counted["wrong"] == 0
+    assert counted["right"] >= 95
+
+
+def test_more_noise_costs_decisions_and_not_rightness() -> None:
+    counted = tally(noise=0.08, rounds=3, seeds=range(40))
+    assert counted["wrong"] <= 2  # the 5 % that the family confidence allows
+    assert counted["undecided"] > 0
+
+
+def test_tied_arms_are_not_decided() -> None:
+    decided = 0
+    for seed in range(100):
+        costs = Costs(0.008, 0.00004, prefill=0.0002, noise=0.02)
+        arms = measured(costs, 3, 2 * seed), measured(costs, 3, 2 * seed + 1)
+        decided += find(*arms).kind != "not-decided"
+    assert decided <= 5
+
+
+@pytest.mark.parametrize("kept", [(1, 2, 5), (70, 100, 250)])
+def test_truncated_data_claim_only_what_they_show(kept: tuple[int, ...]) -> None:
+    base, spec = pair(3, 0.01)
+    sides = true_sides(base, spec)
+    arms = [
+        {c: values for c, values in measured(costs, 3, n).items() if c in kept} for n, costs in ((1, base), (2, spec))
+    ]
+    answer = find(arms[0], arms[1])
+    assert [row.concurrency for row in answer.levels] == list(kept)
+    assert judge(answer, sides) != "wrong"
+    assert answer.kind in (("always", "at-least") if kept[0] == 1 else ("never", "at-most"))
+
+
+def test_levels_of_one_arm_only_are_left_out() -> None:
+    answer = find({1: [100.0, 101.0], 2: [200.0, 201.0]}, {1: [150.0, 151.0], 2: []})
+    assert [row.concurrency for row in answer.levels] == [1]
+    assert find({1: [100.0]}, {2: [100.0]}).reason == "no level has usable runs of both arms"
+
+
+def test_one_run_a_level_decides_nothing() -> None:
+    answer = find({1: [100.0], 10: [900.0]}, {1: [200.0], 10: [400.0]})
+    assert answer.kind == "not-decided"
+    assert "one run a level" in answer.sentence()
+
+
+def test_two_crossings_are_no_crossover() -> None:
+    base = {1: [100.0, 101.0, 100.5], 10: [1000.0, 1001.0, 1000.5], 100: [5000.0, 5001.0, 5002.0]}
+    spec = {1: [80.0, 80.5, 80.2], 10: [1500.0, 1501.0, 1502.0], 100: [2000.0, 2001.0, 2002.0]}
+    answer = find(base, spec)
+    assert answer.kind == "not-decided"
+    assert "pays at C = 10 and costs at C = 1" in answer.reason
+
+
+def test_the_estimate_lies_where_the_ratio_crosses_one() -> None:
+    base = {10: [100.0, 100.1, 99.9], 40: [100.0, 100.1, 99.9]}
+    spec = {10: [120.0, 120.1, 119.9], 40: [100 / 1.2, 100.1 / 1.2, 99.9 / 1.2]}
+    answer = find(base, spec)
+    assert answer.kind == "up-to" and (answer.won, answer.lost) == (10, 40)
+    assert answer.estimate == pytest.approx(20, rel=1e-3)  # equal logarithms on both sides: the geometric middle
