@@ -72,3 +72,33 @@ def boot_baseline(session: nox.Session) -> None:
 def boot_eagle3(session: nox.Session) -> None:
     """Boot baseline and EAGLE-3 and compare them; options after ``--`` as for boot_baseline."""
     _stack(session, "boot", "--profile", "eagle3", "--compare", "baseline")
+
+
+@nox.session
+def wheelhouse(session: nox.Session) -> None:
+    """Everything a host without a network needs; after ``--``: --stack NAME --out DIR [--split 60M]."""
+    _stack(session, "wheelhouse")
+
+
+@nox.session
+def lock_tool(session: nox.Session) -> None:
+    """Lock this project's own requirements, for hosts without a network and for the image."""
+    command = (
+        "uv",
+        "pip",
+        "compile",
+        "pyproject.toml",
+        "--group",
+        "offline",
+        "--universal",
+        "--python-version",
+        "3.11",
+    )
+    form = ("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--quiet")
+    session.run(sys.executable, "-m", *command, *form, "--output-file", "lockfiles/tool.txt", *session.posargs)
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """What SGLang's source does with a model and a GPU; options after ``--``: ENV --model --target-sm --profile."""
+    _stack(session, "contracts")

@@ -17,11 +17,13 @@ from stack import __version__
 COMMANDS = {
     "lock": "resolve the definitions into hashed lock files, or check that the committed ones are current",
     "build": "build a stack from its lock, judge it, and switch to it",
+    "wheelhouse": "put everything a host without a network needs into a folder or into parts",
     "builds": "list the builds that lie in a prefix, with date, lock, findings and size",
     "rollback": "put an earlier build in use again, after checking it",
     "gc": "remove builds that are neither current nor previous nor used by a running process",
     "verify": "compare an installed stack with its lock and its RECORD files",
     "patch": "apply, revert or show the source patches of an installed environment",
+    "contracts": "say what SGLang's source does with models, GPUs and launch options, without running it",
     "diagnose": "name the first true cause of a failure from a server log",
     "bench": "measure servers, compare results, find where speculation stops paying",
     "models": "write synthetic models whose answers and acceptance are known in advance",
@@ -32,7 +34,9 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``cu130-stack`` and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="cu130-stack", description="Build, verify, boot and measure a CUDA 13 serving stack.")
+    parser = argparse.ArgumentParser(
+        prog="cu130-stack", description="Build, verify, boot and measure a CUDA 13 serving stack."
+    )
     parser.add_argument("--version", action="version", version=f"cu130-stack {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in arguments if not word.startswith("-")), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import lru_cache
 
 from abi_checks.checks.contracts.source import SourceModule, SourceTree
 from abi_checks.checks.contracts.values import ClassRef
@@ -101,6 +102,7 @@ def _has(cls: ClassRef, chain: list[ClassRef]) -> bool:
     return any(other.node is cls.node for other in chain)
 
 
+@lru_cache(maxsize=8192)
 def members(node: ast.ClassDef) -> dict[str, ast.stmt]:
     """Names bound in a class body (also below ``if`` and ``try``), each with the last statement that binds it."""
     found: dict[str, ast.stmt] = {}

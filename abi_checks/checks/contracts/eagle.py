@@ -20,7 +20,7 @@ from abi_checks.checks.contracts.world import Target
 
 ALGORITHMS = ("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm")
 _RUNNER_FOLDER = "sglang.srt.model_executor"
-_BASE_METHODS = frozenset("eval train to parameters named_parameters state_dict modules named_modules".split())
+_BASE_METHODS = frozenset(["eval", "train", "to", "parameters", "named_parameters", "state_dict", "modules", "named_modules"])
 """Methods that every torch module has."""
 
 
@@ -111,7 +111,9 @@ def _workers(interpreter: Interpreter, member: EnumMember) -> tuple[list[ClassRe
     interpreter.state[arguments.number, "enable_multi_layer_eagle"] = False
     values = [e.value for e in interpreter.ways_out(create, (arguments,), {}) if e.kind == "return"]
     found = [v for v in values if isinstance(v, ClassRef)]
-    gaps = tuple(f"create_worker may return something that is not followed: {v}" for v in values if not isinstance(v, ClassRef))
+    gaps = tuple(
+        f"create_worker may return something that is not followed: {v}" for v in values if not isinstance(v, ClassRef)
+    )
     return list({id(c.node): c for c in found}.values()), gaps
 
 
@@ -121,7 +123,9 @@ class _Guard:
     holds: bool
 
 
-def _uses(interpreter: Interpreter, member: EnumMember, module: SourceModule, *, in_worker: bool) -> Iterator[Requirement]:
+def _uses(
+    interpreter: Interpreter, member: EnumMember, module: SourceModule, *, in_worker: bool
+) -> Iterator[Requirement]:
     for cls in module.classes.values():
         for function in _methods(cls):
             judge = _Judge(interpreter, member, module, cls, in_worker)
@@ -248,4 +252,3 @@ class _Judge:
         if "target" in owner:
             return "target"
         return "draft" if "runner" in owner else None
-

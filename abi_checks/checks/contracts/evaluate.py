@@ -74,7 +74,9 @@ class Evaluator:
         self.counter = 0
 
     @abstractmethod
-    def call(self, function: Value, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST, frame: Frame) -> Value:
+    def call(
+        self, function: Value, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST, frame: Frame
+    ) -> Value:
         """The value of a call."""
 
     @abstractmethod
@@ -167,7 +169,9 @@ class Evaluator:
                 # `unknown and False` is false, whatever the unknown is; only its truth is then known.
                 return value if open_question is None or not deciding else True
             if known is None:
-                open_question = open_question or (value if isinstance(value, Unknown) else Unknown(ast.unparse(operand)))
+                open_question = open_question or (
+                    value if isinstance(value, Unknown) else Unknown(ast.unparse(operand))
+                )
         return value if open_question is None else open_question
 
     def _unaryop(self, node: ast.UnaryOp, frame: Frame) -> Value:
@@ -183,7 +187,9 @@ class Evaluator:
         """The value of an arithmetic operation."""
         if not (is_concrete(left) and is_concrete(right)) or type(op) not in _ARITHMETIC:
             return Unknown("operands are unknown")
-        if isinstance(op, ast.Pow | ast.LShift | ast.Mult) and any(isinstance(v, int) and abs(v) > 2**40 for v in (left, right)):
+        if isinstance(op, ast.Pow | ast.LShift | ast.Mult) and any(
+            isinstance(v, int) and abs(v) > 2**40 for v in (left, right)
+        ):
             return Unknown("too large to follow")
         if isinstance(op, ast.Pow | ast.LShift) and isinstance(right, int) and right > 64:
             return Unknown("too large to follow")
@@ -191,7 +197,11 @@ class Evaluator:
             result = _ARITHMETIC[type(op)](left, right)
         except (TypeError, ValueError, ArithmeticError):
             return Unknown("the operation fails")
-        return Unknown("too large to follow") if isinstance(result, (str, *CONTAINERS)) and len(result) > _MAX_SIZE else result
+        return (
+            Unknown("too large to follow")
+            if isinstance(result, (str, *CONTAINERS)) and len(result) > _MAX_SIZE
+            else result
+        )
 
     def _binop(self, node: ast.BinOp, frame: Frame) -> Value:
         return self.binary(node.op, self.evaluate(node.left, frame), self.evaluate(node.right, frame))
@@ -247,7 +257,9 @@ class Evaluator:
     def _joinedstr(self, node: ast.JoinedStr, frame: Frame) -> Value:
         parts = []
         for part in node.values:
-            value = self.evaluate(part.value, frame) if isinstance(part, ast.FormattedValue) else getattr(part, "value", "")
+            value = (
+                self.evaluate(part.value, frame) if isinstance(part, ast.FormattedValue) else getattr(part, "value", "")
+            )
             parts.append(str(value) if is_concrete(value) else "?")
         return "".join(parts) if "?" not in parts else Unknown("".join(parts))
 
@@ -257,7 +269,9 @@ class Evaluator:
     def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         owner = self.evaluate(node.value, frame)
         if isinstance(node.slice, ast.Slice):
-            bounds = [self.evaluate(b, frame) if b else None for b in (node.slice.lower, node.slice.upper, node.slice.step)]
+            bounds = [
+                self.evaluate(b, frame) if b else None for b in (node.slice.lower, node.slice.upper, node.slice.step)
+            ]
             if isinstance(owner, str | tuple | list) and all(b is None or isinstance(b, int) for b in bounds):
                 return owner[slice(*bounds)]
             return Unknown()
@@ -320,7 +334,13 @@ class Evaluator:
         return self.call(function, positional or [], named, node, frame) if complete else Unknown("unknown arguments")
 
     def _constant_method(
-        self, node: ast.Call, func: ast.Attribute, owner: Value, positional: list[Value], named: dict[str, Value], frame: Frame
+        self,
+        node: ast.Call,
+        func: ast.Attribute,
+        owner: Value,
+        positional: list[Value],
+        named: dict[str, Value],
+        frame: Frame,
     ) -> Value:
         result = method_of_constant(owner, func.attr, positional, named)
         if result is not None:

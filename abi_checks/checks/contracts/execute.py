@@ -29,6 +29,8 @@ from abi_checks.checks.contracts.values import (
 from abi_checks.checks.contracts.world import Target
 
 _MAX_DEPTH = 30
+_MAX_STEPS = 200_000
+"""Statements after which a walk is given up; a server's whole start takes about a tenth of it."""
 _MAX_UNROLL = 64
 
 
@@ -50,16 +52,31 @@ class Write:
     certain: bool
 
 
+class Enough(Exception):
+    """The function in whose effects the caller is interested has been followed."""
+
+
 class Interpreter(Names):
-    """Follows function bodies; nothing of the checked package is ever executed."""
+    """Follows function bodies; nothing of the checked package is ever executed.
+
+    ``writes`` collects assignments to attributes, ``refusals`` the exceptions behind conditions that were decided (also
+    where the call that leads there was not certain), ``entered`` the modules whose functions were followed.
+    ``stop_after`` names functions after each of which a walk ends with :class:`Enough`.
+    """
 
     def __init__(self, tree: SourceTree, target: Target) -> None:
         super().__init__(tree, target)
         self.writes: list[Write] = []
+        self.refusals: list[Raised] = []
+        self.entered: dict[str, Place] = {}
+        self.stop_after: frozenset[int] = frozenset()
         self.exits: list[list[Exit]] = []
         self._open_conditions = 0
         self._guards: list[Place] = []
+        self._decided: list[bool] = []
         self._running: list[int] = []
+        self._generators: dict[int, bool] = {}
+        self._steps_left = _MAX_STEPS
 
     def run_top_level(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
         """Execute statements of a module body, away from any open condition of the caller."""
@@ -71,20 +88,28 @@ class Interpreter(Names):
             self.exits.pop()
             self._open_conditions = outer
 
-    def ways_out(self, function: Function, positional: Sequence[Value], named: Mapping[str, Value]) -> list[Exit]:
-        """All ways out of a function; the last is how it ends if no possible exit before is taken."""
+    def ways_out(
+        self, function: Function, positional: Sequence[Value], named: Mapping[str, Value], steps: int = _MAX_STEPS
+    ) -> list[Exit]:
+        """All ways out of a function; the last is how it ends if no possible exit before is taken.
+
+        Raises :class:`Enough` at the end of a function in ``stop_after``, and after more than ``steps`` statements.
+        """
+        self._steps_left = steps
         return self._run(function, positional, named)
 
     def run_function(self, function: Function, positional: Sequence[Value], named: Mapping[str, Value]) -> Value:
         """The value of a call; an exception that is certain goes on to the caller."""
         if len(self._running) >= _MAX_DEPTH or id(function.node) in self._running:
             return Unknown("recursion is not followed")
+        if not self._running:
+            self._steps_left = _MAX_STEPS
         before = self.state
         self.last_exits = exits = self._run(function, positional, named)
         last = exits[-1]
         if last.kind == "raise" and last.certain:
             self.state = last.state
-            raise Raised(last.value.kind, str(last.value).partition(": ")[2], last.value.place)
+            raise last.value
         back = [e for e in exits if e.kind != "raise"]
         if not back:
             self.state = before
@@ -103,7 +128,9 @@ class Interpreter(Names):
         here = function.module.place(node)
         outer_open, self._open_conditions = self._open_conditions, 0
         outer_guards, self._guards = self._guards, []
+        outer_decided, self._decided = self._decided, []
         self._running.append(id(node))
+        self.entered.setdefault(function.module.name, here)
         exits: list[Exit] = []
         self.exits.append(exits)
         try:
@@ -111,7 +138,7 @@ class Interpreter(Names):
             if isinstance(node, ast.Lambda):
                 value = self.evaluate(node.body, frame)
                 exits.append(Exit("return", value, here, True, self.state))
-            elif any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node)):
+            elif self._is_generator(node):
                 exits.append(Exit("return", Unknown("a generator"), here, True, self.state))
             elif self._block(node.body, frame) is not _Next.STOP:
                 exits.append(Exit("end", None, function.module.place(node.body[-1]), True, self.state))
@@ -124,9 +151,20 @@ class Interpreter(Names):
             self.exits.pop()
             self._running.pop()
             self._open_conditions, self._guards = outer_open, outer_guards
+            self._decided = outer_decided
+        if id(node) in self.stop_after and not (exits and exits[-1].kind == "raise" and exits[-1].certain):
+            self.state = exits[-1].state if exits else self.state
+            raise Enough
         return exits or [Exit("return", Unknown("no way out is followed"), here, False, self.state)]
 
-    def _bind_arguments(self, function: Function, frame: Frame, positional: Sequence[Value], named: Mapping[str, Value]) -> None:
+    def _is_generator(self, node: ast.FunctionDef) -> bool:
+        if id(node) not in self._generators:
+            self._generators[id(node)] = any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node))
+        return self._generators[id(node)]
+
+    def _bind_arguments(
+        self, function: Function, frame: Frame, positional: Sequence[Value], named: Mapping[str, Value]
+    ) -> None:
         arguments = function.node.args
         names = [a.arg for a in [*arguments.posonlyargs, *arguments.args]]
         given = [function.receiver, *positional] if function.receiver is not None else list(positional)
@@ -137,7 +175,9 @@ class Interpreter(Names):
             if name not in named and names.index(name) >= len(given):
                 values[name] = self.evaluate(default, home)
         for argument, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-            values[argument.arg] = self.evaluate(keyword_default, home) if keyword_default else Unknown("argument not given")
+            values[argument.arg] = (
+                self.evaluate(keyword_default, home) if keyword_default else Unknown("argument not given")
+            )
         values.update(zip(names, given, strict=False))
         extra = {k: v for k, v in named.items() if k not in values}
         values.update({k: v for k, v in named.items() if k in values})
@@ -149,6 +189,9 @@ class Interpreter(Names):
 
     def _block(self, statements: Sequence[ast.stmt], frame: Frame) -> _Next:
         for statement in statements:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                raise Enough
             method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
             after = method(statement, frame) if method else _Next.GO_ON
             if after is not _Next.GO_ON:
@@ -158,6 +201,7 @@ class Interpreter(Names):
     def _branch(self, statements: Sequence[ast.stmt], frame: Frame) -> _Next:
         """A block below an open condition; an exception in it is only possible."""
         self._open_conditions += 1
+        self._decided.append(False)
         try:
             return self._block(statements, frame)
         except Raised as error:
@@ -165,6 +209,7 @@ class Interpreter(Names):
             return _Next.STOP
         finally:
             self._open_conditions -= 1
+            self._decided.pop()
 
     def _join_states(
         self, left: dict[tuple[int, str], Value], right: dict[tuple[int, str], Value]
@@ -195,14 +240,20 @@ class Interpreter(Names):
         if known is None:
             return self._either(node.body, node.orelse, frame)
         self._guards.append(frame.module.place(node.test))
+        self._decided.append(True)
         after = self._block(node.body if known else node.orelse, frame)
+        self._decided.pop()
         self._guards.pop()
         return after
 
     def _do_assert(self, node: ast.Assert, frame: Frame) -> _Next:
         if truth(self.evaluate(node.test, frame)) is False:
             message = self.evaluate(node.msg, frame) if node.msg else ast.unparse(node.test)
-            raise Raised("AssertionError", message if isinstance(message, str) else "", frame.module.place(node))
+            refusal = Raised(
+                "AssertionError", message if isinstance(message, str) else "", frame.module.place(node), deliberate=True
+            )
+            self.refusals.append(refusal)
+            raise refusal
         return _Next.GO_ON
 
     def _do_raise(self, node: ast.Raise, frame: Frame) -> _Next:
@@ -212,10 +263,15 @@ class Interpreter(Names):
             kind = ast.unparse(call.func)
             if call.args and isinstance(call.args[0], ast.Constant | ast.JoinedStr):
                 value = self.evaluate(call.args[0], frame)
-                message = value if isinstance(value, str) else value.reason if isinstance(value, Unknown) else str(value)
+                message = (
+                    value if isinstance(value, str) else value.reason if isinstance(value, Unknown) else str(value)
+                )
         elif call is not None:
             kind = ast.unparse(call)
-        raise Raised(kind, message, frame.module.place(node))
+        refusal = Raised(kind, message, frame.module.place(node), deliberate=True)
+        if self._decided and self._decided[-1]:
+            self.refusals.append(refusal)
+        raise refusal
 
     def _do_return(self, node: ast.Return, frame: Frame) -> _Next:
         value = self.evaluate(node.value, frame) if node.value else None
@@ -248,7 +304,11 @@ class Interpreter(Names):
         return _Next.GO_ON
 
     def _do_augassign(self, node: ast.AugAssign, frame: Frame) -> _Next:
-        self.assign(node.target, self.binary(node.op, self.evaluate(node.target, frame), self.evaluate(node.value, frame)), frame)
+        self.assign(
+            node.target,
+            self.binary(node.op, self.evaluate(node.target, frame), self.evaluate(node.value, frame)),
+            frame,
+        )
         return _Next.GO_ON
 
     def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
@@ -295,7 +355,9 @@ class Interpreter(Names):
         for item in node.items:
             value = self.evaluate(item.context_expr, frame)
             if item.optional_vars:
-                self.assign(item.optional_vars, Unknown("context manager") if isinstance(value, Unknown) else value, frame)
+                self.assign(
+                    item.optional_vars, Unknown("context manager") if isinstance(value, Unknown) else value, frame
+                )
         return self._block(node.body, frame)
 
     def _do_for(self, node: ast.For, frame: Frame) -> _Next:
@@ -341,7 +403,11 @@ class Interpreter(Names):
 
 def _is_logging(node: ast.Call) -> bool:
     function = node.func
-    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in ("logger", "logging", "warnings")
+    return (
+        isinstance(function, ast.Attribute)
+        and isinstance(function.value, ast.Name)
+        and function.value.id in ("logger", "logging", "warnings")
+    )
 
 
 def _catches(handler: ast.ExceptHandler, kind: str) -> bool:

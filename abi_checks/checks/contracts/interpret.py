@@ -34,13 +34,14 @@ READ = ("sglang", "sgl_kernel", "flashinfer")
 """Packages whose source is followed. Of torch only ``torch/version.py`` is, for the CUDA version it was built with."""
 
 _TRANSPARENT = frozenset(
-    "lru_cache cache property cached_property staticmethod classmethod abstractmethod wraps inference_mode no_grad "
-    "override torch_compile debug_kernel_api flashinfer_api".split()
+    ["lru_cache", "cache", "property", "cached_property", "staticmethod", "classmethod", "abstractmethod", "wraps", "inference_mode", "no_grad", "override", "torch_compile", "debug_kernel_api", "flashinfer_api", "cache_once"]
 )
 """Decorators that leave alone what a function returns."""
 
 _IDENTITY = External("identity")
-_PLAIN_TYPES = frozenset(f"builtins.{name}" for name in ("dict", "list", "tuple", "set", "str", "int", "float", "bool", "bytes"))
+_PLAIN_TYPES = frozenset(
+    f"builtins.{name}" for name in ("dict", "list", "tuple", "set", "str", "int", "float", "bool", "bytes")
+)
 
 
 class Names(Evaluator):
@@ -52,6 +53,7 @@ class Names(Evaluator):
         self._globals: dict[tuple[str, str], Value] = {}
         self._class_values: dict[tuple[int, str], Value] = {}
         self._module_frames: dict[str, Frame] = {}
+        self._lasting: dict[tuple[int, str], Value] = {}
         self.constructed: list[Construction] = []
         self.last_exits: list[Exit] = []
 
@@ -90,6 +92,7 @@ class Names(Evaluator):
             outer, self.state = self.state, {}
             try:
                 self.run_top_level(statements, frame)
+                self._keep(frame)
                 return self.state.get((frame.number, name), Unknown(f"{name} is bound on no path of {module.path}"))
             except Raised as error:
                 return Unknown(f"importing {module.name} raises {error}")
@@ -137,8 +140,9 @@ class Names(Evaluator):
     def attribute(self, owner: Value, name: str, node: ast.AST, frame: Frame) -> Value:
         """The value of ``owner.name``."""
         if isinstance(owner, Instance):
-            if (owner.number, name) in self.state:
-                return self.state[owner.number, name]
+            for known in (self.state, self._lasting):
+                if (owner.number, name) in known:
+                    return known[owner.number, name]
             return self._bound(owner.cls, name, owner) if owner.cls else Unknown(f".{name} is unknown")
         if isinstance(owner, ModuleRef):
             return self.member(owner.name, name)
@@ -157,12 +161,18 @@ class Names(Evaluator):
                 return Unknown(f"{name} is not evaluated")
             if self.is_enum(owner) and isinstance(members(owner.node).get(name), ast.Assign):
                 return EnumMember(owner, name)
+            if name == "apply" and "torch.autograd.Function" in self.classes.lineage(owner).outside:
+                # torch documents apply() as the call of forward() with a context before the arguments.
+                return Partial(self._bound(owner, "forward", None), (Unknown("autograd context"),), ())
             return self._bound(owner, name, None)
         return Unknown(f".{name} of something unknown")
 
     def is_enum(self, cls: ClassRef) -> bool:
         """Whether a class is an enumeration of the standard library's kind."""
-        return any(base.rpartition(".")[2] in ("Enum", "IntEnum", "StrEnum", "IntFlag", "Flag") for base in self.classes.lineage(cls).outside)
+        return any(
+            base.rpartition(".")[2] in ("Enum", "IntEnum", "StrEnum", "IntFlag", "Flag")
+            for base in self.classes.lineage(cls).outside
+        )
 
     def enum_item(self, cls: ClassRef, name: str, node: ast.AST, frame: Frame) -> Value:
         """``cls[name]`` of an enumeration."""
@@ -204,20 +214,23 @@ class Names(Evaluator):
             try:
                 if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
                     self._class_values[key] = self.evaluate(statement.value, frame)
-                    # Objects made in a class body keep the attributes that their constructor set.
-                    outer.update({k: v for k, v in self.state.items() if k[0] != frame.number})
+                    self._keep(frame)
             except Raised as error:
                 self._class_values[key] = Unknown(f"class body raises {error}")
             finally:
                 self.state = outer
         return self._class_values[key]
 
+    def _keep(self, frame: Frame) -> None:
+        """Objects made at the top level of a module or class keep the attributes that their constructor set."""
+        self._lasting.update({key: value for key, value in self.state.items() if key[0] != frame.number})
+
     def has_attribute(self, owner: Value, name: str) -> bool | None:
         """``hasattr(owner, name)``; None where it is open."""
         if isinstance(owner, External):
             return world.external_has(owner, name)
         if isinstance(owner, Instance):
-            if (owner.number, name) in self.state:
+            if (owner.number, name) in self.state or (owner.number, name) in self._lasting:
                 return True
             if owner.cls is None:
                 return None
@@ -227,16 +240,24 @@ class Names(Evaluator):
             return None if line.outside or line.open else False
         return None
 
-    def call(self, function: Value, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST, frame: Frame) -> Value:
+    def call(
+        self, function: Value, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST, frame: Frame
+    ) -> Value:
         """The value of a call."""
         if isinstance(function, Partial):
-            return self.call(function.target, [*function.positional, *positional], {**dict(function.named), **named}, node, frame)
+            return self.call(
+                function.target, [*function.positional, *positional], {**dict(function.named), **named}, node, frame
+            )
         if isinstance(function, Function):
             if isinstance(function.node, ast.FunctionDef):
                 answer = world.probe(function.node.name, self.target)
                 if answer is not None:
                     return answer
-                opaque = [d for d in map(_decorator_name, function.node.decorator_list) if d not in _TRANSPARENT and d not in ("setter",)]
+                opaque = [
+                    d
+                    for d in map(_decorator_name, function.node.decorator_list)
+                    if d not in _TRANSPARENT and d not in ("setter",)
+                ]
                 if opaque:
                     return Unknown(f"{function.node.name}() is decorated with {opaque[0]}")
             return self.run_function(function, positional, named)
@@ -249,7 +270,11 @@ class Names(Evaluator):
     def _construct(self, cls: ClassRef, positional: Sequence[Value], named: Mapping[str, Value]) -> Value:
         if self.is_enum(cls):
             for name, statement in members(cls.node).items():
-                if isinstance(statement, ast.Assign) and positional and same(self.class_value(cls, name), positional[0]):
+                if (
+                    isinstance(statement, ast.Assign)
+                    and positional
+                    and same(self.class_value(cls, name), positional[0])
+                ):
                     return EnumMember(cls, name)
             return Unknown(f"member of {cls.node.name}")
         instance = Instance(self.number(), cls)
@@ -261,7 +286,9 @@ class Names(Evaluator):
             self.state.update({(instance.number, name): value for name, value in named.items()})
         return instance
 
-    def _call_external(self, function: External, positional: Sequence[Value], named: Mapping[str, Value], frame: Frame) -> Value:
+    def _call_external(
+        self, function: External, positional: Sequence[Value], named: Mapping[str, Value], frame: Frame
+    ) -> Value:
         name = function.name
         module, _, last = name.rpartition(".")
         if function == _IDENTITY:
@@ -282,7 +309,11 @@ class Names(Evaluator):
             return Unknown("entry points of installed plugins") if declared else []
         if name == "dataclasses.field":
             factory = named.get("default_factory")
-            return self.call(factory, (), {}, ast.Pass(), frame) if factory is not None else named.get("default", Unknown("field"))
+            return (
+                self.call(factory, (), {}, ast.Pass(), frame)
+                if factory is not None
+                else named.get("default", Unknown("field"))
+            )
         if module != "builtins":
             return world.external_call(name, positional, self.target)
         if last in ("getattr", "hasattr", "setattr") and len(positional) >= 2:
@@ -316,11 +347,21 @@ class Names(Evaluator):
     def _is_instance(self, value: Value, kind: Value) -> Value:
         if isinstance(kind, tuple):
             answers = [self._is_instance(value, one) for one in kind]
-            return True if True in answers else Unknown("isinstance") if any(isinstance(a, Unknown) for a in answers) else False
+            return (
+                True
+                if True in answers
+                else Unknown("isinstance")
+                if any(isinstance(a, Unknown) for a in answers)
+                else False
+            )
         if isinstance(kind, External) and kind.name.startswith("builtins.") and (value is None or is_concrete(value)):
             builtin_type = getattr(builtins, kind.name.partition(".")[2], None)
             return isinstance(value, builtin_type) if isinstance(builtin_type, type) else Unknown("isinstance")
-        if isinstance(kind, External) and kind.name in _PLAIN_TYPES and isinstance(value, Instance | Function | ClassRef | EnumMember):
+        if (
+            isinstance(kind, External)
+            and kind.name in _PLAIN_TYPES
+            and isinstance(value, Instance | Function | ClassRef | EnumMember)
+        ):
             return False
         if isinstance(kind, ClassRef) and isinstance(value, Instance) and value.cls:
             line = self.classes.lineage(value.cls)
@@ -332,4 +373,10 @@ class Names(Evaluator):
 
 def _decorator_name(node: ast.expr) -> str:
     inner = node.func if isinstance(node, ast.Call) else node
-    return inner.attr if isinstance(inner, ast.Attribute) else inner.id if isinstance(inner, ast.Name) else ast.unparse(inner)
+    return (
+        inner.attr
+        if isinstance(inner, ast.Attribute)
+        else inner.id
+        if isinstance(inner, ast.Name)
+        else ast.unparse(inner)
+    )

@@ -10,8 +10,7 @@ _PURE: dict[str, Callable[..., Value]] = {
     f.__name__: f for f in (len, int, float, str, bool, abs, min, max, sum, repr, sorted, range, round, hex)
 }
 _TEXT_METHODS = frozenset(
-    "lower upper strip lstrip rstrip split rsplit startswith endswith join replace format partition rpartition "
-    "removeprefix removesuffix title capitalize isdigit isdecimal splitlines find count".split()
+    ["lower", "upper", "strip", "lstrip", "rstrip", "split", "rsplit", "startswith", "endswith", "join", "replace", "format", "partition", "rpartition", "removeprefix", "removesuffix", "title", "capitalize", "isdigit", "isdecimal", "splitlines", "find", "count"]
 )
 _MAX_RANGE = 4096
 
@@ -23,7 +22,9 @@ def builtin(name: str, positional: Sequence[Value], named: Mapping[str, Value]) 
             return () if name == "tuple" else []
         if isinstance(positional[0], tuple | list | dict | str | range):
             items = list(positional[0])
-            return tuple(items) if name in ("tuple", "set", "frozenset") else items[::-1] if name == "reversed" else items
+            return (
+                tuple(items) if name in ("tuple", "set", "frozenset") else items[::-1] if name == "reversed" else items
+            )
         return Unknown(f"{name}() of something unknown")
     if name == "dict":
         return dict(named) if not positional else Unknown("dict() of something unknown")
@@ -32,7 +33,9 @@ def builtin(name: str, positional: Sequence[Value], named: Mapping[str, Value]) 
         deciding = name == "any"
         return deciding if deciding in answers else Unknown(f"{name}()") if None in answers else not deciding
     if name in ("enumerate", "zip") and all(isinstance(p, tuple | list) for p in positional) and not named:
-        return [tuple(row) for row in (enumerate(positional[0]) if name == "enumerate" else zip(*positional, strict=False))]
+        return [
+            tuple(row) for row in (enumerate(positional[0]) if name == "enumerate" else zip(*positional, strict=False))
+        ]
     if name == "isinstance" and len(positional) == 2:
         return Unknown("isinstance() is not evaluated")
     if name in _PURE and all(is_concrete(v) for v in (*positional, *named.values())):
@@ -48,7 +51,9 @@ def builtin(name: str, positional: Sequence[Value], named: Mapping[str, Value]) 
     return Unknown(f"{name}() is not evaluated")
 
 
-def method_of_constant(owner: Value, name: str, positional: Sequence[Value], named: Mapping[str, Value]) -> tuple[Value] | None:
+def method_of_constant(
+    owner: Value, name: str, positional: Sequence[Value], named: Mapping[str, Value]
+) -> tuple[Value] | None:
     """The result of a method that leaves its object alone, in a tuple of one; None where the method may change it."""
     if isinstance(owner, dict):
         return _dictionary_method(owner, name, positional)

@@ -13,6 +13,8 @@ from abi_checks.checks.contracts.source import Place, SourceModule, SourceTree
 from abi_checks.checks.contracts.values import ClassRef
 
 MODELS = "sglang.srt.models"
+CLASS_SOURCES = (*READ, "transformers")
+"""Packages in which base classes are looked up; only the modules on a class's way are read."""
 _EMPTY_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.", "enum.", "builtins.", "object", "contextlib.")
 """Bases outside the source that have none of the methods in question."""
 _MAX_DELEGATION = 6
@@ -59,7 +61,7 @@ class Registry:
 
 def read_registry(tree: SourceTree, names: Sequence[str] = ()) -> Registry:
     """The registry's classes; with names, only modules that mention one of them are parsed."""
-    index = ClassIndex(tree, READ)
+    index = ClassIndex(tree, CLASS_SOURCES)
     found: list[ClassRef] = []
     gaps: list[str] = []
     folder = tree.root.joinpath(*MODELS.split("."))
@@ -103,7 +105,7 @@ class ClassJudge:
     def __init__(self, tree: SourceTree, contract: Contract) -> None:
         self.tree = tree
         self.contract = contract
-        self.index = ClassIndex(tree, READ)
+        self.index = ClassIndex(tree, CLASS_SOURCES)
         self._answers: dict[tuple[int, str], Method] = {}
 
     def judge(self, cls: ClassRef) -> ClassVerdict:
@@ -143,12 +145,16 @@ class ClassJudge:
                     return Method("unknown", f"{ancestor.node.name} answers any name through {special}", where)
         foreign = [base for base in line.outside if not base.startswith(_EMPTY_BASES)]
         if line.open or foreign:
-            return Method("unknown", line.open[0] if line.open else f"base {foreign[0]} is outside the source that is read")
+            return Method(
+                "unknown", line.open[0] if line.open else f"base {foreign[0]} is outside the source that is read"
+            )
         if cls.node.decorator_list:
             return Method("unknown", f"the class is decorated with {ast.unparse(cls.node.decorator_list[0])}")
         return Method("lacks", "not defined by the class or any base")
 
-    def _alias(self, owner: ClassRef, value: ast.Attribute | ast.Name, uses: Sequence[Requirement], place: Place, depth: int) -> Method:
+    def _alias(
+        self, owner: ClassRef, value: ast.Attribute | ast.Name, uses: Sequence[Requirement], place: Place, depth: int
+    ) -> Method:
         if isinstance(value, ast.Attribute):
             target = self.index.find(owner.module, ast.unparse(value.value))
             if isinstance(target, ClassRef) and depth < _MAX_DELEGATION:
@@ -157,16 +163,27 @@ class ClassJudge:
             return self._function(owner, statement, uses, place, depth)
         return Method("unknown", f"bound to {ast.unparse(value)}", place)
 
-    def _function(self, cls: ClassRef, node: ast.FunctionDef, uses: Sequence[Requirement], place: Place, depth: int) -> Method:
+    def _function(
+        self, cls: ClassRef, node: ast.FunctionDef, uses: Sequence[Requirement], place: Place, depth: int
+    ) -> Method:
         body = [s for s in node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
         if not body or all(isinstance(s, ast.Pass) for s in body):
             return Method("lacks", "defined, but its body is empty", place)
         if isinstance(body[0], ast.Raise):
-            return Method("lacks", f"defined, but it only raises {ast.unparse(body[0].exc) if body[0].exc else ''}".rstrip(), place)
+            return Method(
+                "lacks",
+                f"defined, but it only raises {ast.unparse(body[0].exc) if body[0].exc else ''}".rstrip(),
+                place,
+            )
         decorators = [ast.unparse(d) for d in node.decorator_list]
         if any(d.rpartition(".")[2] == "abstractmethod" for d in decorators):
             return Method("lacks", "defined, but abstract", place)
-        if decorators and decorators[0] not in ("staticmethod", "classmethod", "torch.no_grad()", "torch.inference_mode()"):
+        if decorators and decorators[0] not in (
+            "staticmethod",
+            "classmethod",
+            "torch.no_grad()",
+            "torch.inference_mode()",
+        ):
             return Method("unknown", f"decorated with {decorators[0]}", place)
         for use in uses:
             problem = signature_problem(node, use, bound="staticmethod" not in decorators)
@@ -175,7 +192,13 @@ class ClassJudge:
         return self._delegation(cls, node, body, uses, place, depth)
 
     def _delegation(
-        self, cls: ClassRef, node: ast.FunctionDef, body: list[ast.stmt], uses: Sequence[Requirement], place: Place, depth: int
+        self,
+        cls: ClassRef,
+        node: ast.FunctionDef,
+        body: list[ast.stmt],
+        uses: Sequence[Requirement],
+        place: Place,
+        depth: int,
     ) -> Method:
         """A method that only hands on to a sub-module's method of the same name is as good as that one."""
         if len(body) != 1 or depth >= _MAX_DELEGATION:
@@ -242,7 +265,9 @@ def signature_problem(node: ast.FunctionDef, use: Requirement, *, bound: bool = 
     needed = names[: len(names) - len(arguments.defaults)] if len(arguments.defaults) <= len(names) else []
     missing = [n for n in needed[use.positional :] if n not in use.keywords]
     missing += [
-        a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None and a.arg not in use.keywords
+        a.arg
+        for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if d is None and a.arg not in use.keywords
     ]
     return f"needs {', '.join(missing)} as well" if missing else ""
 
@@ -252,7 +277,10 @@ def _assigned(constructor: ast.FunctionDef, attribute: str) -> list[ast.expr]:
         node.value
         for node in ast.walk(constructor)
         if isinstance(node, ast.Assign)
-        and any(isinstance(t, ast.Attribute) and t.attr == attribute and ast.unparse(t.value) == "self" for t in node.targets)
+        and any(
+            isinstance(t, ast.Attribute) and t.attr == attribute and ast.unparse(t.value) == "self"
+            for t in node.targets
+        )
     ]
 
 

@@ -7,6 +7,7 @@ read as bytes, so that a byte order mark or an encoding line is honoured, and pa
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,7 +73,9 @@ class SourceModule:
                     rebound.update(name for name in node.names if not _fills_in_once(function, name))
                 elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
                     rebound.update(_last_name(node.value))
-                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+                elif (
+                    isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS
+                ):
                     rebound.update(_last_name(node.func.value))
         return frozenset(rebound)
 
@@ -125,7 +128,7 @@ def imported_names(node: ast.stmt, module: SourceModule) -> dict[str, tuple[str,
     return names
 
 
-_MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort".split())
+_MUTATORS = frozenset(["append", "extend", "insert", "remove", "pop", "popitem", "clear", "update", "setdefault", "add", "discard", "sort"])
 
 
 def _last_name(node: ast.expr) -> tuple[str, ...]:
@@ -177,6 +180,7 @@ class SourceTree:
     root: Path
     unreadable: list[Unreadable] = field(default_factory=list)
     _bytes: dict[Path, bytes] = field(default_factory=dict)
+    _listings: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     _modules: dict[str, SourceModule | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,8 +217,11 @@ class SourceTree:
 
     def files(self, package: str, *words: bytes) -> Iterator[Path]:
         """Source files of a package, sorted, whose bytes hold at least one of the words (all files without words)."""
-        base = self.root.joinpath(*package.split("."))
-        for path in sorted(base.rglob("*.py")):
+        if package not in self._listings:
+            base = self.root.joinpath(*package.split("."))
+            found = [Path(folder, name) for folder, _, names in os.walk(base) for name in names if name.endswith(".py")]
+            self._listings[package] = tuple(sorted(found, key=str))
+        for path in self._listings[package]:
             if not words or any(word in self.read(path) for word in words):
                 yield path
 
@@ -244,7 +251,9 @@ class SourceTree:
         self._modules[name] = module
         return module
 
-    def resolve(self, module: SourceModule, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> tuple[str, str]:
+    def resolve(
+        self, module: SourceModule, name: str, seen: frozenset[tuple[str, str]] = frozenset()
+    ) -> tuple[str, str]:
         """Follow imports and star imports from a name used in a module to ``(module, name)`` where it is defined.
 
         Where the trail leaves the readable sources, the last address is returned: ``("torch.nn", "Module")``.
@@ -267,7 +276,9 @@ class SourceTree:
                         return found
         return key
 
-    def resolve_member(self, origin: str, member: str, seen: frozenset[tuple[str, str]] = frozenset()) -> tuple[str, str]:
+    def resolve_member(
+        self, origin: str, member: str, seen: frozenset[tuple[str, str]] = frozenset()
+    ) -> tuple[str, str]:
         """The definition behind ``from origin import member``."""
         other = self.module(origin)
         if other is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from abi_checks.checks.contracts.classes import members
-from abi_checks.checks.contracts.execute import Interpreter, Write
+from abi_checks.checks.contracts.execute import Enough, Interpreter, Write
 from abi_checks.checks.contracts.source import Place, SourceTree
 from abi_checks.checks.contracts.values import (
     ClassRef,
@@ -55,11 +55,12 @@ class Missing:
 class Start:
     """What became of a launch.
 
-    ``effective`` holds the completed arguments, ``writes`` where they were set; ``stopped`` is the exception that ends the
+    ``state`` is the interpreter's at the end. ``effective`` holds the completed arguments, ``writes`` where they were set; ``stopped`` is the exception that ends the
     completion of the arguments, ``crashed`` the one that ends the model runner's constructor.
     """
 
     interpreter: Interpreter
+    state: Mapping[tuple[int, str], Value]
     arguments: Instance
     model_config: Instance
     effective: Mapping[str, Value]
@@ -72,7 +73,9 @@ class Start:
         """The assignment that gave an argument its final value."""
         value = self.effective.get(name)
         own = [w for w in self.writes if w.name == name]
-        return next((w for w in reversed(own) if type(w.value) is type(value) and w.value == value), own[-1] if own else None)
+        return next(
+            (w for w in reversed(own) if type(w.value) is type(value) and w.value == value), own[-1] if own else None
+        )
 
 
 def option_names(tree: SourceTree) -> dict[str, Place]:
@@ -85,9 +88,9 @@ def option_names(tree: SourceTree) -> dict[str, Place]:
     return {s.target.id: module.place(s) for s in fields if isinstance(s.target, ast.Name)}
 
 
-def complete_arguments(tree: SourceTree, profile: Profile) -> Start | Missing:
-    """Follow ``ServerArgs.__post_init__`` for a profile."""
-    interpreter = Interpreter(tree, profile.target)
+def complete_arguments(interpreter: Interpreter, profile: Profile) -> Start | Missing:
+    """Follow ``ServerArgs.__post_init__`` for a profile, from a fresh state; the interpreter's target is the profile's."""
+    interpreter.state = {}
     arguments_class = _class(interpreter, ARGUMENTS)
     config_class = _class(interpreter, MODEL_CONFIG)
     for found in (arguments_class, config_class):
@@ -101,7 +104,9 @@ def complete_arguments(tree: SourceTree, profile: Profile) -> Start | Missing:
             interpreter.state[arguments.number, name] = interpreter.class_value(arguments_class, name)
     given = {"model_path": "MODEL", "tp_size": profile.target.gpus, **dict(profile.options), "model_config": config}
     interpreter.state.update({(arguments.number, name): value for name, value in given.items()})
-    method = interpreter.attribute(arguments, "__post_init__", ast.Pass(), interpreter.module_frame(arguments_class.module))
+    method = interpreter.attribute(
+        arguments, "__post_init__", ast.Pass(), interpreter.module_frame(arguments_class.module)
+    )
     if not isinstance(method, Function):
         return Missing(f"{ARGUMENTS[1]} has no __post_init__ in {arguments_class.module.path}")
     interpreter.writes.clear()
@@ -109,15 +114,14 @@ def complete_arguments(tree: SourceTree, profile: Profile) -> Start | Missing:
     interpreter.state = last.state
     effective = {name: value for (number, name), value in last.state.items() if number == arguments.number}
     writes = tuple(w for w in interpreter.writes if w.owner == arguments.number)
-    return Start(interpreter, arguments, config, effective, writes, _certain_raise(last), None, ())
+    state = dict(last.state)
+    return Start(interpreter, state, arguments, config, effective, writes, _certain_raise(last), None, ())
 
 
-def start(tree: SourceTree, profile: Profile) -> Start | Missing:
-    """Complete the arguments, then follow the model runner's constructor."""
-    begun = complete_arguments(tree, profile)
-    if isinstance(begun, Missing) or begun.stopped:
-        return begun
+def start(begun: Start, until: frozenset[str] = frozenset()) -> Start | Missing:
+    """Go on from completed arguments through the model runner's constructor, to the end of a method named in ``until``."""
     interpreter = begun.interpreter
+    interpreter.state = dict(begun.state)
     runner_class = _class(interpreter, RUNNER)
     if isinstance(runner_class, Missing):
         return runner_class
@@ -125,19 +129,32 @@ def start(tree: SourceTree, profile: Profile) -> Start | Missing:
     method = interpreter.attribute(runner, "__init__", ast.Pass(), interpreter.module_frame(runner_class.module))
     if not isinstance(method, Function):
         return Missing(f"{RUNNER[1]} has no constructor in {runner_class.module.path}")
+    methods = [m for c in interpreter.classes.lineage(runner_class).order for m in members(c.node).items()]
+    interpreter.stop_after = frozenset(id(node) for name, node in methods if name in until)
     interpreter.constructed.clear()
-    last = interpreter.ways_out(method, (), _runner_arguments(method, begun))[-1]
-    interpreter.state = last.state
-    return Start(
-        interpreter,
-        begun.arguments,
-        begun.model_config,
-        begun.effective,
-        begun.writes,
-        None,
-        _certain_raise(last),
-        tuple(interpreter.constructed),
-    )
+    crashed = None
+    try:
+        last = interpreter.ways_out(method, (), _runner_arguments(method, begun))[-1]
+        interpreter.state, crashed = last.state, _certain_raise(last)
+    except Enough:
+        pass
+    finally:
+        interpreter.stop_after = frozenset()
+    return replace(begun, state=interpreter.state, crashed=crashed, constructed=tuple(interpreter.constructed))
+
+
+def publish_arguments(begun: Start) -> None:
+    """Let the source's own setters make the arguments known to code that asks for them globally, from the start's state."""
+    begun.interpreter.state = dict(begun.state)
+    arguments = begun.arguments.cls
+    assert arguments is not None
+    for node in arguments.module.tree.body:
+        if (
+            isinstance(node, ast.FunctionDef)
+            and len(node.args.args) == 1
+            and any(isinstance(n, ast.Global) for n in node.body)
+        ):
+            begun.interpreter.run_function(Function(arguments.module, node), (begun.arguments,), {})
 
 
 def _runner_arguments(method: Function, begun: Start) -> dict[str, Value]:
@@ -187,7 +204,11 @@ def runner_stub(begun: Start) -> Instance:
     runner = Instance(interpreter.number())
     arch = interpreter.state.get((begun.model_config.number, "attention_arch"))
     mla = arch.name == "MLA" if isinstance(arch, EnumMember) else Unknown("the attention architecture is not known")
-    values: dict[str, Value] = {"server_args": begun.arguments, "model_config": begun.model_config, "use_mla_backend": mla}
+    values: dict[str, Value] = {
+        "server_args": begun.arguments,
+        "model_config": begun.model_config,
+        "use_mla_backend": mla,
+    }
     interpreter.state.update({(runner.number, name): value for name, value in values.items()})
     return runner
 

@@ -81,12 +81,15 @@ class EnumMember:
     name: str
 
 
-class Raised(Exception):  # noqa: N818 - it stands for the checked program's exception, not for an error of ours
+class Raised(Exception):
     """The source raises here, whatever the open questions turn out to be."""
 
-    def __init__(self, kind: str, text: str, place: Place) -> None:
+    def __init__(self, kind: str, text: str, place: Place, *, deliberate: bool = False) -> None:
         super().__init__(f"{kind}: {text}" if text else kind)
         self.kind = kind
+        self.text = text
+        self.deliberate = deliberate
+        """Raised by a statement for the purpose, not by an operation that fails."""
         self.place = place
 
 
