@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from abi_checks.report import json as json_report
 from abi_checks.report.interface import Report
 from stack.availability import Availability, Origin
 from stack.definition import StackDefinition, Upload
-from stack.files import write_text
+from stack.files import remove_tree, write_text
 from stack.installed import compare, site_packages, torch_build
 from stack.lockfile import Lock
 from stack.manifest import definition_digest, manifest_text, read_manifest, waivers_text
@@ -72,7 +71,7 @@ def create_environment(job: Job, detail: Callable[[str], None]) -> Job:
     """An empty folder with the lock and an empty virtual environment; what an interrupted build left is removed."""
     if job.build.folder.exists():
         detail("removing what an interrupted build left")
-        shutil.rmtree(job.build.folder)
+        remove_tree(job.build.folder)
     job.build.folder.mkdir(parents=True)
     write_text(job.build.lock, job.lock.text)
     interpreter = job.availability.interpreter
@@ -287,7 +286,10 @@ def build_stack(
             progress.say("  already built and unchanged: nothing to install")
         else:
             steps = JUDGE if build.complete else FILL + JUDGE
-            run_steps(Job(availability, build, held, passed_over, progress), steps)
+            try:
+                run_steps(Job(availability, build, held, passed_over, progress), steps)
+            except OSError as error:
+                raise UserError(f"{build.folder}: the build stopped: {error}. The stack in use is as it was") from error
         folder.switch(build)
     return build
 

@@ -1,9 +1,15 @@
-"""Writing files so that a reader sees the old content or the new, never a part."""
+"""Changes to files such that a reader sees the old content or the new, never a part; and removing folders."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import time
 from pathlib import Path
+
+REMOVAL_TRIES = 20
+REMOVAL_PAUSE_SECONDS = 0.25
 
 
 def write_text(path: Path, text: str) -> None:
@@ -19,3 +25,19 @@ def point_link(link: Path, target: str) -> None:
     beside.unlink(missing_ok=True)
     beside.symlink_to(target)
     beside.replace(link)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also while a process that outlived an interrupted build still writes a last file into it.
+
+    :raises OSError: it cannot be removed
+    """
+    for _ in range(REMOVAL_TRIES):
+        try:
+            shutil.rmtree(path)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            time.sleep(REMOVAL_PAUSE_SECONDS)
+    shutil.rmtree(path)
