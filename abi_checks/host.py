@@ -22,6 +22,7 @@ _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _DRIVER_VERSION = re.compile(r"Kernel Module.*?\s(\d{3}\.[\d.]+\d)\s")
 _BUILD = b"Build cuda_"
 _RELEASE = re.compile(rb"Build cuda_(\d+)\.(\d+)\.")
+HOME_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 # nvml.h, NVML_SUCCESS.
 _SUCCESS = 0
 
@@ -95,7 +96,7 @@ def find_nvcc(environ: Mapping[str, str]) -> Compiler | None:
 
     Order of torch.utils.cpp_extension (torch 2.9, ``_find_cuda_home``): CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda.
     """
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
+    for variable in HOME_VARIABLES:
         if environ.get(variable):
             path = os.path.join(environ[variable], "bin", "nvcc")
             return _nvcc(path, variable)

@@ -1,12 +1,14 @@
 """Distributions that don't fit together.
 
 Looks for: requirements (Requires-Dist) that what is installed violates, or that nothing installed satisfies;
-flashinfer's python, cubin and jit-cache distributions of different versions; .dist-info folders whose name and
-METADATA disagree; combinations that are known to fail.
+flashinfer's python, cubin and jit-cache distributions of different versions; torchvision, torchaudio or torchcodec of
+another build (+cpu, +cu129) than torch; .dist-info folders whose name and METADATA disagree; combinations that are
+known to fail.
 Decides: ``requirement`` (warning) by METADATA and the markers for the target's Python on Linux, extras included that
 an installed distribution asks for; requirements that the definition overrides on purpose are information.
-``lockstep`` (error): flashinfer raises RuntimeError at import for such a mix. ``metadata`` (warning): an interrupted
-or forged installation. ``known-conflict`` (warning): each with its source in this module.
+``lockstep`` (error): flashinfer raises RuntimeError at import for such a mix, and torch's companions are built
+against one build of it. ``metadata`` (warning): an interrupted or forged installation. ``known-conflict`` (warning):
+each with its source in this module.
 Can't see: requirements that a distribution has and does not state, and what a resolver was told to ignore unless the
 definition says so.
 """
@@ -35,6 +37,7 @@ from abi_checks.sources.interface import Distribution
 REQUIREMENT, LOCKSTEP, METADATA, CONFLICT = "requirement", "lockstep", "metadata", "known-conflict"
 # flashinfer 0.6.4, flashinfer/__init__.py and jit/env.py: the three must be of one version.
 FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
+TORCH_FAMILY = ("torchvision", "torchaudio", "torchcodec")
 _CUDA_LOCAL = re.compile(r"\+cu(\d\d)\d$")
 _SITE_PACKAGES = re.compile(r"(?:^|/)python(\d)\.(\d+)/site-packages/[^/]+$")
 
@@ -63,6 +66,7 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
     """Findings on requirements, then on flashinfer, on metadata, and on known conflicts."""
     yield from _judge_requirements(scan, options.overrides)
     yield from _judge_flashinfer(scan)
+    yield from _judge_torch(scan)
     yield from _judge_metadata(scan)
     yield from _judge_conflicts(scan)
 
@@ -167,6 +171,24 @@ def _judge_flashinfer(scan: Scan) -> Iterator[Finding]:
             remedy=f"install the flashinfer-jit-cache made for CUDA {runtime[0]}",
             distribution=kernels.label,
         )
+
+
+def _judge_torch(scan: Scan) -> Iterator[Finding]:
+    torch = scan.installed("torch")
+    for name in TORCH_FAMILY:
+        found = scan.installed(name)
+        if torch and found:
+            theirs, mine = torch.version.partition("+")[2], found.version.partition("+")[2]
+            if mine and theirs and mine != theirs:
+                yield Finding(
+                    check=LOCKSTEP,
+                    severity=Severity.ERROR,
+                    object=found.folder,
+                    message=f"{found.label} is not of the build of {torch.label}",
+                    cause=f"torch is of the build {theirs}, and not all that is built with it",
+                    remedy=f"install {name} from the index that torch came from",
+                    distribution=found.label,
+                )
 
 
 def _judge_metadata(scan: Scan) -> Iterator[Finding]:

@@ -100,6 +100,11 @@ def _judge(scan: Scan, distribution: Distribution, objects: list[ElfFacts], prom
                 message = f"needs {worst}; its tags ({tags}) promise {name}_{_dotted(limit)}"
                 yield _finding(scan, distribution, beyond[0][1], message, evidence, f"{name} {_dotted(limit)}")
     if promised.abi3:
+        bound = [facts for facts in objects if (python := _bound_to(facts)) and python == _target_python(facts)]
+        if bound:
+            evidence = tuple(scan.relative(facts.path) for facts in bound)
+            message = f"tagged {tags}, and has modules for one Python only"
+            yield _finding(scan, distribution, bound[0], message, evidence, "abi3")
         for facts in objects:
             strange = _outside_stable_abi(facts, promised.abi3)
             if strange:
@@ -143,8 +148,7 @@ def _glibcxx(glibc: tuple[int, int]) -> int:
 
 def _outside_stable_abi(facts: ElfFacts, release: Release) -> tuple[str, ...]:
     """What an abi3 module uses beyond the stable ABI of a release. Modules named for one Python don't claim abi3."""
-    bound = _BOUND_NAME.fullmatch(os.path.basename(facts.path))
-    if bound or not any(name.startswith(b"PyInit_") for name in facts.defined):
+    if _bound_to(facts):
         return ()
     known = stable_symbols()
     strange = []
@@ -155,14 +159,26 @@ def _outside_stable_abi(facts: ElfFacts, release: Release) -> tuple[str, ...]:
     return tuple(sorted(strange))
 
 
+def _bound_to(facts: ElfFacts) -> Release | None:
+    """The Python that an extension module's file name binds it to."""
+    match = _BOUND_NAME.fullmatch(os.path.basename(facts.path))
+    return (int(match[2]), int(match[3])) if match else None
+
+
+def _target_python(facts: ElfFacts) -> Release | None:
+    """The Python in whose site-packages folder an object lies."""
+    match = _SITE_PACKAGES.search(facts.path)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def _judge_name(scan: Scan, facts: ElfFacts) -> Iterator[Finding]:
     folder, name = os.path.split(facts.path)
-    match, place = _BOUND_NAME.fullmatch(name), _SITE_PACKAGES.search(facts.path)
-    if not match or not place:
+    bound, target = _bound_to(facts), _target_python(facts)
+    if not bound or not target or bound == target:
         return
-    bound, target = (int(match[2]), int(match[3])), (int(place[1]), int(place[2]))
-    right = f"{folder}/{match[1]}.cpython-{target[0]}{target[1]}"
-    if bound != target and not any(path.startswith((right, f"{folder}/{match[1]}.abi3.so")) for path in scan.by_path):
+    stem = f"{folder}/{name.partition('.cpython-')[0]}"
+    right = (f"{stem}.cpython-{target[0]}{target[1]}-", f"{stem}.abi3.so")
+    if not any(path.startswith(right) for path in scan.by_path):
         yield Finding(
             check=PYTHON,
             severity=Severity.WARNING,

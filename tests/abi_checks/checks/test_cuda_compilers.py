@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from abi_checks.checks.cuda_compilers import judge_nvcc, judge_ptxas
+from abi_checks.checks.cuda_compilers import NVCC_OLD, judge_nvcc, judge_nvcc_targets, judge_ptxas
 from abi_checks.findings import Severity
 from abi_checks.host import Compiler
 from abi_checks.scan import Scan
@@ -15,35 +15,56 @@ PTXAS = "triton/backends/nvidia/bin/ptxas"
 
 def test_nvcc_of_the_same_release_is_fine() -> None:
     scan = make_scan(distributions=[RUNTIME, FLASHINFER])
-    assert list(judge_nvcc(scan, Compiler("/c/bin/nvcc", (13, 0), "CUDA_HOME"))) == []
+    assert list(judge_nvcc(scan, Compiler("/c/bin/nvcc", (13, 0), "CUDA_HOME"), {})) == []
 
 
 def test_nvcc_of_another_major_is_a_warning_and_of_another_minor_information() -> None:
     scan = make_scan(distributions=[RUNTIME, FLASHINFER])
-    (other_major,) = judge_nvcc(scan, Compiler("/c/bin/nvcc", (12, 8), "CUDA_HOME"))
+    (other_major,) = judge_nvcc(scan, Compiler("/c/bin/nvcc", (12, 8), "CUDA_HOME"), {})
     assert other_major.severity is Severity.WARNING
     assert other_major.message == "nvcc is of CUDA 12.8, the CUDA runtime here is 13.0"
     assert other_major.evidence == (
         "found via CUDA_HOME: /c/bin/nvcc",
         "compiles at run time: flashinfer-python==0.6.4",
     )
-    (other_minor,) = judge_nvcc(scan, Compiler("/c/bin/nvcc", (13, 2), "PATH"))
+    (other_minor,) = judge_nvcc(scan, Compiler("/c/bin/nvcc", (13, 2), "PATH"), {})
     assert other_minor.severity is Severity.INFO
 
 
 def test_no_nvcc_matters_only_to_what_compiles_at_run_time() -> None:
-    (finding,) = judge_nvcc(make_scan(distributions=[RUNTIME, FLASHINFER]), None)
+    (finding,) = judge_nvcc(make_scan(distributions=[RUNTIME, FLASHINFER]), None, {"CUDA_PATH": ":/usr/local/cuda"})
     assert (finding.severity, finding.message) == (Severity.WARNING, "no nvcc is found")
-    assert list(judge_nvcc(make_scan(distributions=[RUNTIME]), None)) == []
+    assert finding.evidence[0] == "CUDA_PATH is set, and has no bin/nvcc"
+    assert list(judge_nvcc(make_scan(distributions=[RUNTIME]), None, {})) == []
 
 
 def test_an_nvcc_that_does_not_say_its_release_gives_no_verdict() -> None:
-    (finding,) = judge_nvcc(make_scan(distributions=[RUNTIME, FLASHINFER]), Compiler("/c/nvcc", None, "PATH"))
+    (finding,) = judge_nvcc(make_scan(distributions=[RUNTIME, FLASHINFER]), Compiler("/c/nvcc", None, "PATH"), {})
     assert finding.severity is Severity.UNKNOWN
 
 
 def test_without_a_cuda_runtime_there_is_nothing_to_compare() -> None:
-    assert list(judge_nvcc(make_scan(distributions=[FLASHINFER]), Compiler("/c/nvcc", (12, 8), "PATH"))) == []
+    assert list(judge_nvcc(make_scan(distributions=[FLASHINFER]), Compiler("/c/nvcc", (12, 8), "PATH"), {})) == []
+
+
+def test_nvcc_that_does_not_know_the_gpu() -> None:
+    scan = make_scan(distributions=[RUNTIME, FLASHINFER])
+    (finding,) = judge_nvcc_targets(scan, Compiler("/c/nvcc", (12, 8), "PATH"), [90, 120, 121, 150])
+    assert (finding.check, finding.severity) == (NVCC_OLD, Severity.WARNING)
+    assert finding.message == "nvcc is of CUDA 12.8, too old for compute capability 12.1"
+    assert finding.cause == "for compute capability 12.1, compilation needs nvcc of CUDA 12.9 or newer"
+
+
+def test_flashinfer_asks_for_a_newer_nvcc() -> None:
+    scan = make_scan(distributions=[RUNTIME, make_distribution("flashinfer-python", "0.6.12")])
+    (finding,) = judge_nvcc_targets(scan, Compiler("/c/nvcc", (12, 8), "PATH"), [90, 100, 120])
+    assert finding.cause == "for compute capability 12.0, flashinfer asks for nvcc of CUDA 12.9 or newer"
+
+
+def test_an_old_nvcc_that_nothing_calls_is_fine() -> None:
+    assert (
+        list(judge_nvcc_targets(make_scan(distributions=[RUNTIME]), Compiler("/c/nvcc", (11, 0), "PATH"), [120])) == []
+    )
 
 
 def triton_with(root: Path, **releases: str) -> Scan:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from abi_checks.checks.cuda_toolkit import judge_driver, judge_minors, runtime_version, toolkit_version
+from abi_checks.checks.cuda_toolkit import judge_driver, judge_majors, judge_minors, runtime_version, toolkit_version
 from abi_checks.findings import Severity
 from abi_checks.host import Host
 from tests.abi_checks.checks.scans import make_distribution, make_object, make_scan
@@ -31,6 +31,33 @@ def test_majors_are_compared_each_with_itself() -> None:
     )
     assert list(judge_minors(parts)) == []
     assert runtime_version(make_scan(distributions=parts)) == (13, 0)
+
+
+def test_parts_for_another_major_than_torch_loads() -> None:
+    twelve = make_object("nvidia/cuda_runtime/lib/libcudart.so.12", soname="libcudart.so.12")
+    thirteen = make_object("nvidia/cu13/lib/libcudart.so.13", soname="libcudart.so.13")
+    parts = (
+        make_distribution("nvidia-cuda-runtime-cu12", "12.8.90"),
+        make_distribution("nvidia-cuda-runtime", "13.0.48"),
+        make_distribution("nvidia-cudnn-cu12", "9.10.2.21"),
+        make_distribution("nvidia-cudnn-cu13", "9.13.0.50"),
+        make_distribution("nvidia-nccl-cu11", "0.0.1"),
+        make_distribution("nvidia-ml-py", "13.590.48"),
+    )
+    scan = make_scan([twelve, thirteen], parts, loaded=[twelve])
+    assert runtime_version(scan) == (12, 8)
+    findings = list(judge_majors(scan))
+    assert [finding.distribution for finding in findings] == [
+        "nvidia-cuda-runtime==13.0.48",
+        "nvidia-cudnn-cu13==9.13.0.50",
+    ]
+    assert findings[1].message == "nvidia-cudnn-cu13 is for CUDA 13, the CUDA runtime here is 12.8"
+    assert [
+        finding.distribution for finding in judge_majors(make_scan([twelve, thirteen], parts, loaded=[thirteen]))
+    ] == [
+        "nvidia-cuda-runtime-cu12==12.8.90",
+        "nvidia-cudnn-cu12==9.10.2.21",
+    ]
 
 
 def test_without_a_runtime_most_parts_decide() -> None:

@@ -84,6 +84,16 @@ def test_flashinfer_in_lockstep() -> None:
     assert cuda.message == "flashinfer-jit-cache==0.6.4+cu129 holds kernels for CUDA 12, the CUDA runtime here is 13"
 
 
+def test_torchs_companions_are_of_its_build() -> None:
+    torch = make_distribution("torch", "2.13.0+cu132")
+    assert (
+        judge(torch, make_distribution("torchvision", "0.28.0"), make_distribution("torchaudio", "2.13.0+cu132")) == []
+    )
+    (finding,) = judge(torch, make_distribution("torchaudio", "2.11.0+cpu"))
+    assert (finding.check, finding.severity) == (LOCKSTEP, Severity.ERROR)
+    assert finding.message == "torchaudio==2.11.0+cpu is not of the build of torch==2.13.0+cu132"
+
+
 def test_metadata_and_folder_name() -> None:
     assert judge(make_distribution("sgl-kernel", "0.3.21+cu130", folder="sgl_kernel-0.3.21+cu130")) == []
     (finding,) = judge(make_distribution("torch", "2.9.1", folder="torch-2.10.0"))

@@ -66,7 +66,7 @@ def test_a_pure_wheel_with_objects() -> None:
 
 def module(path: str, *symbols: bytes) -> ElfFacts:
     undefined = tuple((symbol, None) for symbol in (*symbols, b"memcpy"))
-    return make_object(path, undefined=undefined, defined=frozenset([b"PyInit_m"]))
+    return make_object(path, undefined=undefined)
 
 
 def test_abi3_modules_and_the_stable_abi() -> None:
@@ -85,6 +85,12 @@ def test_a_module_for_another_python() -> None:
     (finding,) = judge("cp310-abi3-linux_x86_64", module("m.cpython-310-x86_64-linux-gnu.so", b"_PyObject_GetDictPtr"))
     assert (finding.check, finding.severity) == (PYTHON, Severity.WARNING)
     assert finding.message == "named for Python 3.10: an import in Python 3.12 does not find it"
+
+
+def test_a_module_for_one_python_in_an_abi3_wheel() -> None:
+    (finding,) = judge("cp38-abi3-linux_x86_64", module("m.cpython-312-x86_64-linux-gnu.so", b"_PyObject_GetDictPtr"))
+    assert finding.message == "tagged cp38-abi3-linux_x86_64, and has modules for one Python only"
+    assert finding.evidence == (f"{SITE}/m.cpython-312-x86_64-linux-gnu.so",)
 
 
 def test_a_module_for_each_python() -> None:
