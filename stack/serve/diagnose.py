@@ -120,7 +120,7 @@ class _Reading:
             for literal in match.literals:
                 needles.setdefault(literal, []).append(index)
         self._needles = list(needles.items())
-        # One pass for all literals: over a block without any, several hundred MB a second.
+        # One pass for all literals; a search per literal would be hundreds of passes over a log of any size.
         self._search = BytesAhoCorasick(list(needles), implementation=Implementation.DFA)
         self._reader = TracebackReader()
         self._events: dict[tuple[bool, str, _Weight], _Event] = {}
