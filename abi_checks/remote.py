@@ -21,7 +21,7 @@ RETRY_WAIT = 0.5
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
-def _pool(url: str) -> urllib3.PoolManager:
+def connections(url: str) -> urllib3.PoolManager:
     """Connections to the host of ``url``, through the proxy that the environment names for it, if any."""
     parts = urlsplit(url)
     retries = urllib3.Retry(
@@ -50,7 +50,7 @@ class RemoteFile:
         if parts.username:
             secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers |= urllib3.make_headers(basic_auth=secret)
-        self._pool = _pool(self.url)
+        self._pool = connections(self.url)
         self._identity: tuple[int, str] | None = None
         self._window = (0, self._get(0, 1))
 

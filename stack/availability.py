@@ -85,8 +85,8 @@ def survey(
 
     :raises SourceError: the wheelhouse is not a folder
     """
-    if wheelhouse is not None and not wheelhouse.is_dir():
-        raise SourceError(f"{wheelhouse}: there is no such folder of wheels (--wheelhouse)")
+    if wheelhouse is not None:
+        check_wheelhouse(wheelhouse)
     with tempfile.TemporaryDirectory(prefix="cu130-stack-survey-") as name:
         uv = _DryRun(Path(name), interpreter)
         direct, unlocated = _locate(lock.direct, uv, wheelhouse, mirrors)
@@ -108,6 +108,22 @@ def survey(
         direct=(*direct, *unlocated),
         to_download=to_download + len(lock.direct) - cached,
     )
+
+
+def check_wheelhouse(folder: Path) -> None:
+    """Refuse what is no folder of wheels, and wheels that are links to a file somewhere else.
+
+    :raises SourceError: naming the link and where it leads
+    """
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: there is no such folder of wheels (--wheelhouse)")
+    root = folder.resolve()
+    for path in folder.glob("*.whl"):
+        if path.is_symlink() and root not in path.resolve().parents:
+            raise SourceError(
+                f"{path}: refused, it is a symbolic link that leads out of the wheelhouse, to {path.resolve()}. "
+                "Put the file itself there"
+            )
 
 
 def parse_mirrors(values: Sequence[str]) -> dict[str, str]:

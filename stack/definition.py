@@ -21,7 +21,10 @@ from abi_checks.findings import Waiver, parse_waivers
 from stack.tables import Table
 
 DEFINITIONS = Path(__file__).resolve().parent / "definitions"
-LOCKFILES = DEFINITIONS.parent.parent / "lockfiles"
+_INSTALLED = DEFINITIONS.parent / "lockfiles"
+LOCKFILES = _INSTALLED if _INSTALLED.is_dir() else DEFINITIONS.parent.parent / "lockfiles"
+"""Where the locks of the packaged definitions lie: in the package where it is installed, else in the checkout."""
+
 PREFERRED = ("cu130", "cu130-pypi")
 """The stacks a build without ``--stack`` tries, in this order."""
 
@@ -127,6 +130,11 @@ class StackDefinition:
     overlaps: tuple[Overlap, ...]
     waivers: tuple[Waiver, ...]
     profiles: tuple[LaunchProfile, ...]
+
+    @property
+    def platform(self) -> str:
+        """What the wheels are chosen for, as uv names it: ``x86_64-manylinux_2_28``."""
+        return f"{self.machine}-manylinux_{self.glibc.replace('.', '_')}"
 
     def lock_path(self, python: str) -> Path:
         """Where the lock for a Python such as ``3.12`` lies."""

@@ -22,7 +22,7 @@ def inputs_digest(definition: StackDefinition, python: str) -> str:
     inputs = {
         "python": python,
         "as_of": definition.as_of.isoformat(),
-        "platform": _platform(definition),
+        "platform": definition.platform,
         "requirements": [pin.requirement for pin in definition.requirements],
         "overrides": [pin.requirement for pin in definition.overrides],
         "wheels": [
@@ -55,7 +55,7 @@ def make_lock(definition: StackDefinition, python: str) -> Lock:
         result = run_uv(
             [
                 *("pip", "compile", "stack.in", "--override", "overrides.in"),
-                *("--python-version", python, "--python-platform", _platform(definition), "--only-binary", ":all:"),
+                *("--python-version", python, "--python-platform", definition.platform, "--only-binary", ":all:"),
                 # An instant, not a day: uv would read a day in the time zone of this machine.
                 *("--exclude-newer", f"{definition.as_of + timedelta(days=1)}T00:00:00Z"),
                 *("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--quiet"),
@@ -114,10 +114,6 @@ def differences(old: Lock, new: Lock) -> list[str]:
     if not found and old.text != new.text:
         found.append("made from another state of the definition, with the same result")
     return found
-
-
-def _platform(definition: StackDefinition) -> str:
-    return f"{definition.machine}-manylinux_{definition.glibc.replace('.', '_')}"
 
 
 def _metadata_statement(wheel: DirectWheel) -> str:
