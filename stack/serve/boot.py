@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,13 @@ class _NotReadyError(Exception):
 
 def boot(plan: Boot, say: Say) -> BootReport:
     """Make one boot. A server that does not start is a failed report with its diagnosis, not an exception."""
+    with running(plan, say) as report:
+        return report
+
+
+@contextmanager
+def running(plan: Boot, say: Say) -> Iterator[BootReport]:
+    """The report of a boot; unless it is one of a server that did not start, the server is up inside the block."""
     before = plan.gpus()
     environment = plan.launch.environment()
     began = time.monotonic()
@@ -76,19 +84,22 @@ def boot(plan: Boot, say: Say) -> BootReport:
     )
     client = Client(f"http://{HOST}:{plan.launch.port}")
     deadline = began + plan.timeout
-    try:
-        with running_server(plan.launch.command(), environment, plan.log) as server:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_server(plan.launch.command(), environment, plan.log))
             _wait_ready(server, client, clock, deadline, say)
             report = replace(report, seconds_to_ready=time.monotonic() - began, phases=tuple(clock.seconds.items()))
             used = zip(before, plan.gpus(), strict=True)
             report = replace(report, gpu_memory=tuple(now.memory_used - then.memory_used for then, now in used))
             report = _question(report, client, plan, max(1.0, deadline - time.monotonic()))
-    except _NotReadyError as error:
-        return _failed(replace(report, phases=tuple(clock.seconds.items())), str(error), plan.log)
-    except SourceError as error:
-        # The server answered and then failed, or answers nonsense.
-        return _failed(report, str(error), plan.log)
-    return report
+        except _NotReadyError as error:
+            stack.close()
+            report = _failed(replace(report, phases=tuple(clock.seconds.items())), str(error), plan.log)
+        except SourceError as error:
+            # The server answered and then failed, or answers nonsense.
+            stack.close()
+            report = _failed(report, str(error), plan.log)
+        yield report
 
 
 def judge_url(url: str, questions: Questions, timeout: float) -> BootReport:
