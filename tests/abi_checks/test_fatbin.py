@@ -177,14 +177,14 @@ def _cuobjdump() -> Path | None:
     return max(versions, key=lambda path: versions[path]) if versions else None
 
 
-def _named_by_cuobjdump(tool: Path, library: Path) -> Counter[tuple[str, str]]:
+def _named_by_cuobjdump(tool: Path, library: Path) -> Counter[tuple[str, str, str]]:
+    """Kind, architecture and, of PTX, version of each entry."""
     kinds = {"elf": "sm", "ptx": "ptx", "nvvm": "lto"}
     listing = subprocess.run(
         [tool, "-all", library], capture_output=True, text=True, errors="replace", timeout=300
     ).stdout
-    return Counter(
-        (kinds[kind], arch) for kind, arch in re.findall(r"^Fatbin (\w+) code:\n=+\narch = sm_(\w+)$", listing, re.M)
-    )
+    rows = re.findall(r"^Fatbin (\w+) code:\n=+\narch = sm_(\w+)\ncode version = \[(\d+,\d+)\]$", listing, re.M)
+    return Counter((kinds[kind], arch, version if kind == "ptx" else "") for kind, arch, version in rows)
 
 
 @pytest.mark.environment
@@ -207,10 +207,11 @@ def test_cuobjdump_agrees_on_every_library_of_the_environments() -> None:
             if not sections:
                 continue
             groups = read_device_code(data, sections)
-        mine: Counter[tuple[str, str]] = Counter()
+        mine: Counter[tuple[str, str, str]] = Counter()
         for group in groups:
             for code in group.codes:
-                mine[code.kind.value, f"{code.capability}{code.suffix}"] += group.count
+                version = ",".join(map(str, code.ptx_version)) if code.kind is CodeKind.PTX else ""
+                mine[code.kind.value, f"{code.capability}{code.suffix}", version] += group.count
         assert mine == _named_by_cuobjdump(tool, library), library
         compared += 1
     assert compared > 20
