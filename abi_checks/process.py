@@ -45,9 +45,14 @@ PRELOADED = (
     (OPTIONAL, r"libnvToolsExt\.so\.[0-9]+"),
 )
 
-# Which of them are opened after libtorch_global_deps loaded well: since torch 2.10 every one.
-PRELOADED_AFTER_SUCCESS = re.compile(r"libnvrtc|libnvJitLink")
-ALL_PRELOADED_SINCE = (2, 10)
+# Which of them each release opens after libtorch_global_deps loaded well; the first row that a release reaches counts.
+PRELOADED_AFTER_SUCCESS = (
+    ((2, 10), re.compile("")),
+    ((2, 9), re.compile("libnvrtc|libnvJitLink")),
+    ((2, 6), re.compile(r"libnvrtc\.so|libnvJitLink")),
+)
+NEVER_GIVES_UP_SINCE = (2, 14)
+LATEST = (99,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +81,26 @@ def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_versio
     torch_module = next((path for path in paths if TORCH_MODULE.search(path)), "")
     if torch_module:
         root = torch_module[: torch_module.rindex("torch/_C.")]
-        cuda_libraries = list(_preloaded(loader, paths, root))
+        release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) or LATEST
         if not loader.would_map(root + TORCH_GLOBAL_DEPS):
-            for path in cuda_libraries:
+            for path in _preloaded(loader, paths, root, gives_up=True):
                 loader.preload(path, everywhere=False)
         state.append(loader.preload(root + TORCH_GLOBAL_DEPS, everywhere=True))
-        release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) or ALL_PRELOADED_SINCE
-        for path in cuda_libraries:
-            if release >= ALL_PRELOADED_SINCE or PRELOADED_AFTER_SUCCESS.search(path):
-                loader.preload(path, everywhere=False)
+        wanted = next((pattern for since, pattern in PRELOADED_AFTER_SUCCESS if release >= since), None)
+        if wanted:
+            for path in _preloaded(loader, paths, root, gives_up=release < NEVER_GIVES_UP_SINCE):
+                if wanted.search(path):
+                    loader.preload(path, everywhere=False)
         state.append(loader.preload(torch_module, everywhere=False))
     broken = tuple(answer for answer in state if answer is not None and answer.missing and "/torch/" in answer.path)
     loaded = frozenset(node.path for node in loader.process.nodes)
     return ProcessState("" if problem else interpreter, problem, bool(torch_module), broken, loaded)
 
 
-def _preloaded(loader: Loader, paths: Iterable[str], root: str) -> Iterator[str]:
+def _preloaded(loader: Loader, paths: Iterable[str], root: str, *, gives_up: bool) -> Iterator[str]:
     """The CUDA libraries of the nvidia wheels, in the order in which torch would open them.
 
-    torch gives up at the first one that isn't there; libnvToolsExt alone may be missing.
+    Where torch ``gives_up``, the first one that isn't there is the end; libnvToolsExt alone may be missing.
     """
     candidates = [path for path in paths if path.startswith(root + "nvidia/")]
     major = _cuda_major(loader, root)
@@ -106,7 +112,7 @@ def _preloaded(loader: Loader, paths: Iterable[str], root: str) -> Iterator[str]
         )
         if match:
             yield match
-        elif folder != OPTIONAL:
+        elif gives_up and folder != OPTIONAL:
             return
 
 
