@@ -27,8 +27,8 @@ class Advice:
 
     text: str
     config: str = ""
-    options: tuple[str, ...] = ()
-    """Server options to go with the file, ``FILE`` standing for its path."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Server options to go with the file, as (name, value or "" for a flag)."""
     threshold: int | None = None
     """Smallest (padded) batch at which drafting is off, or requests in flight from which on the baseline serves."""
 
@@ -73,9 +73,10 @@ def adaptive_config(first_off: int, steps: int) -> str:
 
 def _adaptive(first_off: int, steps: int) -> Advice:
     options = (
-        *("--speculative-adaptive", "--speculative-adaptive-config", "FILE"),
-        *("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1"),
-        *("--speculative-num-draft-tokens", str(steps + 1)),
+        ("speculative-adaptive", ""),
+        ("speculative-num-steps", str(steps)),
+        ("speculative-eagle-topk", "1"),
+        ("speculative-num-draft-tokens", str(steps + 1)),
     )
     if first_off <= 1:
         text = "serve without speculation; the configuration below switches drafting off for every batch"

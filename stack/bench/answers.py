@@ -43,9 +43,7 @@ def answer(
         decided = decided and found.kind in ("up-to", "always", "never")
         print(f"== {arm.arm} against {baseline.arm}\n{crossover.render(found)}\n{advice.text}")
         if advice.config:
-            path = folder / "answers" / f"{stamp}-{arm.arm}-adaptive.json"
-            _write(path, advice.config)
-            print("options: " + " ".join(str(path) if word == "FILE" else word for word in advice.options))
+            print("options: " + " ".join(f"--{word}" for word in _written(advice, arm, folder)[1]))
         row = {"arm": arm.arm, "sentence": found.sentence(), "crossover": found, "advice": advice}
         if baseline.server.step_times and arm.server.step_times:
             predicted = costmodel.predict(baseline, arm, found, accept_length)
@@ -60,6 +58,23 @@ def answer(
     _write(path, json.dumps(document, indent=1) + "\n")
     print(f"written to {path}")
     return 0 if decided else 1
+
+
+def advice_for(baseline: BenchResult, arm: BenchResult, folder: Path) -> tuple[Path | None, list[str]]:
+    """The adaptive configuration that follows from two arms, written below ``folder``, and the options that go with it.
+
+    (None, []) where none follows.
+    """
+    comparison.require_comparable(baseline, arm)
+    advice = adaptive.advise(crossover.analyse(baseline, arm), arm)
+    return _written(advice, arm, folder) if advice.config else (None, [])
+
+
+def _written(advice: adaptive.Advice, arm: BenchResult, folder: Path) -> tuple[Path, list[str]]:
+    path = folder / "answers" / f"{arm.created.replace(':', '')}-{arm.arm}-adaptive.json"
+    _write(path, advice.config)
+    options = (("speculative-adaptive-config", str(path.absolute())), *advice.options)
+    return path, [f"{name}={value}" if value else name for name, value in options]
 
 
 def compare(first: Path, second: Path, vary: Sequence[str], fail_if_worse: float | None) -> int:

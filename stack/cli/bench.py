@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from stack.bench import answers, commands
+from stack.bench import answers
 from stack.bench.plan import SERIAL_OUTPUT_TOKENS, SWEEP_LEVELS
+from stack.cli import measuring
+from stack.cli.boot import add_server_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     crossover.add_argument("--baseline-url", metavar="URL", help="measure this server as the baseline")
     crossover.add_argument("--speculative-url", metavar="URL", help="and this one, run about, as the speculative arm")
+    crossover.add_argument(
+        "--speculative-profile", default="eagle3-chain", help="booted as the second arm (default: eagle3-chain)"
+    )
     crossover.add_argument(
         "--validate", type=Path, metavar="RESULT", help="result of the adaptive server: does it hold?"
     )
@@ -66,11 +71,11 @@ def run(options: argparse.Namespace) -> int:
     """Carry out the action that was asked for."""
     match options.action:
         case "baseline" | "eagle3":
-            return commands.serial(options)
+            return measuring.serial(options)
         case "sweep":
-            return commands.sweep(options)
+            return measuring.sweep(options)
         case "crossover":
-            return commands.crossover(options)
+            return measuring.crossover(options)
         case "compare":
             return answers.compare(options.first, options.second, options.vary, options.fail_if_worse)
         case "log":
@@ -87,9 +92,8 @@ def _action(
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
     """What every measuring action takes."""
-    parser.add_argument("--env", type=Path, help="environment whose sglang.bench_serving sends (default: the stack's)")
-    parser.add_argument("--stack", help="which stack's current build (default: the one that is built)")
-    parser.add_argument("--prefix", type=Path, help="where the stacks are")
+    add_server_arguments(parser)
+    parser.set_defaults(compare=None)
     parser.add_argument("--tokenizer", default="", help="folder with the tokenizer (default: the one the server names)")
     parser.add_argument("--prompts", default="text", metavar="text|random-ids|FILE", help="default: text")
     parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="client; vllm: /v1/completions")

@@ -85,7 +85,7 @@ def _boot_all(options: argparse.Namespace) -> list[BootReport]:
     for profile in filter(None, (options.compare, options.profile)):
         if not options.share_gpu:
             require_free(gpus)
-        planned = _plan(options, profile, stack, python)
+        planned = planned_boot(options, profile, stack, python)
         _say(profile, " ".join(planned.launch.command()))
         _say(profile, f"log {planned.log}")
         reports.append(boot(planned, partial(_say, profile)))
@@ -101,7 +101,8 @@ def _say(name: str, words: str) -> None:
     print(f"{name}: {words}", flush=True)
 
 
-def _plan(options: argparse.Namespace, profile: str, stack: str, python: Path) -> Boot:
+def planned_boot(options: argparse.Namespace, profile: str, stack: str, python: Path) -> Boot:
+    """The boot that the options of :func:`add_server_arguments` ask for."""
     settings = plan.profile_options(stack, profile, options.option)
     speculative = ALGORITHM in dict(settings)
     models = plan.choose_models(options.models, options.draft if speculative else None, speculative)

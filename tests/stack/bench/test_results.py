@@ -149,7 +149,7 @@ def test_the_adaptive_key_lies_above_the_padded_winner() -> None:
     advice = adaptive.advise(crossover.analyse(base, spec), spec)
     assert advice.threshold == 12
     assert json.loads(advice.config) == {"1": {"candidate_steps": [3]}, "12": {"candidate_steps": [0]}}
-    assert advice.options[:3] == ("--speculative-adaptive", "--speculative-adaptive-config", "FILE")
+    assert advice.options[:2] == (("speculative-adaptive", ""), ("speculative-num-steps", "3"))
     # With graphs of 1 and 16 only, a batch of 4 is padded to 16, as is the batch of 16 that loses.
     coarse = arms(cuda_graph_bs="[1, 16, 64]")[1]
     told = adaptive.advise(crossover.analyse(base, coarse), coarse)
@@ -211,8 +211,11 @@ def test_the_whole_answer_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert answer([base, spec], base, None, tmp_path) == 0
     said = capsys.readouterr().out
     assert "speculation pays up to C = 12 (shown to pay at 4, shown to cost at 16)" in said
-    written = sorted(path.name.split("-", 2)[2] for path in (tmp_path / "answers").iterdir())
-    assert written == ["crossover.json", "eagle3-adaptive.json"]
+    assert "--speculative-adaptive-config=" in said
+    (config,) = (tmp_path / "answers").glob("*-eagle3-adaptive.json")
+    assert json.loads(config.read_text())["12"] == {"candidate_steps": [0]}
+    (report,) = (tmp_path / "answers").glob("*-crossover.json")
+    assert json.loads(report.read_text())["arms"][0]["crossover"]["kind"] == "up-to"
     assert answer([base, a_result("same", BASE, SPECULATIVE)], None, None, tmp_path) == 1
 
 
