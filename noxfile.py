@@ -4,6 +4,8 @@ import sys
 
 import nox
 
+from stack.prefix import environments_in_use
+
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "tests"]
 
@@ -34,8 +36,14 @@ def lock(session: nox.Session) -> None:
 
 @nox.session
 def build_cu130(session: nox.Session) -> None:
-    """Build the CUDA 13 stack; options after ``--``: --stack --python --prefix --wheelhouse."""
+    """Build the CUDA 13 stack; options after ``--``: --stack --python --prefix --wheelhouse --mirror."""
     _stack(session, "build")
+
+
+@nox.session
+def verify(session: nox.Session) -> None:
+    """Compare the stacks in use with their locks; options after ``--``: --stack --prefix --deep."""
+    _stack(session, "verify")
 
 
 @nox.session
@@ -46,8 +54,8 @@ def patch(session: nox.Session) -> None:
 
 @nox.session
 def abi_check(session: nox.Session) -> None:
-    """Judge the current stack, or the targets named after ``--``."""
-    session.run(sys.executable, "-m", "abi_checks", *session.posargs)
+    """Judge the stacks in use, or the targets named after ``--``."""
+    session.run(sys.executable, "-m", "abi_checks", *(session.posargs or environments_in_use()))
 
 
 @nox.session
@@ -102,3 +110,27 @@ def lock_tool(session: nox.Session) -> None:
 def contracts(session: nox.Session) -> None:
     """What SGLang's source does with a model and a GPU; options after ``--``: ENV --model --target-sm --profile."""
     _stack(session, "contracts")
+
+
+@nox.session
+def bench_baseline(session: nox.Session) -> None:
+    """2,048 tokens of one stream, ten times; after ``--``: --url or --profile, --runs, --output-tokens."""
+    _stack(session, "bench", "baseline")
+
+
+@nox.session
+def bench_eagle3(session: nox.Session) -> None:
+    """The same with EAGLE-3."""
+    _stack(session, "bench", "eagle3")
+
+
+@nox.session
+def bench_sweep(session: nox.Session) -> None:
+    """Every level of concurrency, in rounds; after ``--``: --url or --profile, --levels, --rounds."""
+    _stack(session, "bench", "sweep")
+
+
+@nox.session
+def bench_crossover(session: nox.Session) -> None:
+    """Up to which concurrency speculation pays; after ``--``: result files, two URLs, or nothing to boot both arms."""
+    _stack(session, "bench", "crossover")
