@@ -28,6 +28,14 @@ def default_prefix() -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share").absolute() / "cu130-stack"
 
 
+def environments_in_use() -> list[str]:
+    """The environments of the default prefix's stacks in use, by name of the stack."""
+    links = sorted(default_prefix().glob("*/current/env"))
+    if not links:
+        raise SourceError(f"{default_prefix()}: no stack is in use there. Build one, or name an environment")
+    return [str(link) for link in links]
+
+
 @dataclass(frozen=True, slots=True)
 class Build:
     """One build's folder."""
@@ -58,6 +66,18 @@ class Build:
     def report(self) -> Path:
         """abi-check's JSON report."""
         return self.folder / "report.json"
+
+    @property
+    def installed(self) -> Path:
+        """In an incomplete build, says of which lock (sha256) everything was installed, so that the next goes on."""
+        return self.folder / "installed"
+
+    def installed_from(self, lock: str) -> bool:
+        """Whether everything of the lock with this sha256 was installed, and what follows was not completed."""
+        try:
+            return self.installed.read_text(encoding="utf-8").strip() == lock
+        except (OSError, UnicodeDecodeError):
+            return False
 
     @property
     def complete(self) -> bool:

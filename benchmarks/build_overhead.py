@@ -1,0 +1,82 @@
+"""How long a build takes beside the bare ``uv pip sync`` of the same lock, in one run, side by side.
+
+    python -m benchmarks.build_overhead --stack cu130-pypi [--rounds 3] [--cold]
+
+Each round makes an environment with uv alone and one with ``cu130-stack build``, in turn first, each in a new folder
+that is removed afterwards. Warm: uv's cache has everything, which leaves a build nothing but links to make. ``--cold``:
+each of the two downloads everything into a cache of its own (10 GiB of disk at a time, one round).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from stack.definition import load_definition
+from stack.interpreters import choose_interpreter
+from stack.uv import cache_folder
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    """Measure and print one line a round, and the ratio of the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stack", default="cu130-pypi")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold", action="store_true")
+    options = parser.parse_args()
+    definition = load_definition(options.stack)
+    interpreter = choose_interpreter(definition, None)
+    lock = definition.lock_path(interpreter.version)
+    seconds: dict[str, list[float]] = {"uv": [], "build": []}
+    for number in range(1 if options.cold else options.rounds):
+        for kind in ("uv", "build") if number % 2 == 0 else ("build", "uv"):
+            # On the file system of uv's cache, so that both can link from it.
+            with tempfile.TemporaryDirectory(dir=cache_folder().parent, prefix="build-overhead-") as name:
+                folder = Path(name)
+                environment = dict(os.environ)
+                if options.cold:
+                    environment["UV_CACHE_DIR"] = str(folder / "cache")
+                start = time.monotonic()
+                if kind == "uv":
+                    bare_install(folder, lock, interpreter.path, environment)
+                else:
+                    build(folder, options.stack, interpreter.version, environment)
+                seconds[kind].append(time.monotonic() - start)
+                print(f"round {number + 1}: {kind} {seconds[kind][-1]:.1f} s", flush=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+    uv, built = (statistics.median(seconds[kind]) for kind in ("uv", "build"))
+    state = "cold" if options.cold else "warm"
+    difference = f"{built / uv - 1:+.0%}, {built - uv:+.1f} s"
+    print(f"{options.stack}, {state} cache, medians: uv {uv:.1f} s, build {built:.1f} s, {difference}")
+
+
+def bare_install(folder: Path, lock: Path, python: Path, environment: dict[str, str]) -> None:
+    """What one would type without this project."""
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    subprocess.run(
+        [*uv, "venv", "--python", str(python), str(folder / "env")], check=True, env=environment, timeout=3600
+    )
+    target = str(folder / "env" / "bin" / "python")
+    sync = [*uv, "pip", "sync", "--require-hashes", "--python", target, str(lock)]
+    subprocess.run(sync, check=True, env=environment, timeout=3600)
+
+
+def build(folder: Path, stack: str, python: str, environment: dict[str, str]) -> None:
+    """The same with everything that a build does besides."""
+    options = ["--stack", stack, "--python", python, "--prefix", str(folder / "prefix")]
+    command = [sys.executable, "-m", "stack", "build", *options]
+    subprocess.run(command, check=True, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, timeout=3600)
+
+
+if __name__ == "__main__":
+    main()
