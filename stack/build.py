@@ -17,7 +17,7 @@ from abi_checks.report.interface import Report
 from stack.availability import Availability, Origin
 from stack.definition import StackDefinition, Upload
 from stack.files import remove_tree, write_text
-from stack.installed import compare, site_packages, torch_build
+from stack.installed import beaten_winners, compare, site_packages, torch_build
 from stack.lockfile import Lock
 from stack.manifest import definition_digest, manifest_text, read_manifest, waivers_text
 from stack.patching import applied_series, apply_default_series
@@ -68,7 +68,13 @@ class Step:
 
 
 def create_environment(job: Job, detail: Callable[[str], None]) -> Job:
-    """An empty folder with the lock and an empty virtual environment; what an interrupted build left is removed."""
+    """An empty folder with the lock and an empty virtual environment.
+
+    What an interrupted build left is removed, unless everything was installed in it.
+    """
+    if job.build.installed_from(job.lock.sha256):
+        detail("going on with what was installed before")
+        return job
     if job.build.folder.exists():
         detail("removing what an interrupted build left")
         remove_tree(job.build.folder)
@@ -92,14 +98,19 @@ def install(job: Job, detail: Callable[[str], None]) -> Job:
     """Exactly the lock's distributions, each file's hash required.
 
     uv installs in parallel, so that of two distributions with the same paths either may come last; the definition's
-    winners are therefore installed once more, by now from uv's cache.
+    winners that did not are therefore installed once more.
 
     :raises SourceError: a file that cannot be had, or whose hash is another; then both hashes are in the message
     """
-    _run_installer(job, "sync", job.availability.requirements(), (), detail, {})
-    if job.definition.overlaps:
-        winners = job.availability.requirements({overlap.winner for overlap in job.definition.overlaps})
-        _run_installer(job, "install", winners, ("--reinstall", "--no-deps"), detail, {"UV_OFFLINE": "1"})
+    resumed = job.build.installed_from(job.lock.sha256)
+    if not resumed:
+        _run_installer(job, "sync", job.availability.requirements(), (), detail, {})
+    if beaten := beaten_winners(job.build.environment, overlap_pairs(job.definition)):
+        # Just installed, they are in uv's cache; it may have been emptied since an earlier installation.
+        settings = {} if resumed else {"UV_OFFLINE": "1"}
+        winners = job.availability.requirements(beaten)
+        _run_installer(job, "install", winners, ("--reinstall", "--no-deps"), detail, settings)
+    write_text(job.build.installed, f"{job.lock.sha256}\n")
     return job
 
 
@@ -211,6 +222,7 @@ def verify(job: Job, detail: Callable[[str], None]) -> Job:
     if torch != job.definition.torch:
         problems.append(f"torch calls itself {torch or 'nothing'}, and the definition says {job.definition.torch}")
     if problems:
+        job.build.installed.unlink(missing_ok=True)
         title = f"{job.build.environment} is not what its lock says:"
         raise UserError(_listed(title, problems) + "\nBuild again to start anew.")
     return job
@@ -247,6 +259,7 @@ def record(job: Job, detail: Callable[[str], None]) -> Job:
             job.availability, job.passed_over, job.metadata_differences, findings, applied_series(job.build.environment)
         ),
     )
+    job.build.installed.unlink(missing_ok=True)
     return job
 
 
@@ -256,8 +269,8 @@ FILL = (
     Step("apply the source patches", patch),
 )
 JUDGE = (
-    Step("compare stated with real metadata", check_metadata),
     Step("verify against the lock", verify),
+    Step("compare stated with real metadata", check_metadata),
     Step("check the ABI", judge),
     Step("write the manifest", record),
 )

@@ -109,6 +109,23 @@ def compare(
     return Comparison(len(distributions), len(claims), hashed, tuple(problems))
 
 
+def beaten_winners(environment: Path, overlaps: Collection[tuple[str, str]]) -> set[str]:
+    """The winners of ``overlaps`` (pairs of winner and loser) whose files are not the ones that lie there.
+
+    :raises SourceError: the folder is not a virtual environment
+    """
+    packages = site_packages(environment)
+    claims, _ = _read_claims(packages, installed_distributions(packages))
+    contested = {path: rows for path, rows in claims.items() if len({(row.digest, row.size) for row in rows}) > 1}
+    held, _ = _settle(contested, set(overlaps))
+    winners = {winner for winner, _ in overlaps}
+    return {
+        claim.distribution
+        for path, claim in held.items()
+        if claim.distribution in winners and (_size_problem(path, claim.size) or _hash_problem((path, claim.digest))[1])
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Claim:
     """A row of a RECORD: what a distribution says a file is."""

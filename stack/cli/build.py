@@ -51,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     progress.say(choice.headline)
     found = choice.availability
     folder = StackFolder(prefix / found.definition.name)
-    if not folder.build(found.lock.build_name).complete:
+    there = folder.build(found.lock.build_name)
+    if not (there.complete or there.installed_from(found.lock.sha256)):
         check_disk(found.definition, prefix, cache_folder(), found.to_download, len(found.lock.distributions))
     passed_over = {name: {item.wheel: item.reason for item in missing} for name, missing in choice.passed_over.items()}
     build = build_stack(found, folder, passed_over, progress)

@@ -251,3 +251,34 @@ def test_a_second_build_waits_and_says_for_whom(tiny: TinyStack, tmp_path: Path)
         assert second.poll() is None
     assert second.communicate(timeout=120)[0] and second.returncode == 0
     assert said == []
+
+
+def test_a_build_that_failed_after_installing_goes_on_from_there(
+    tiny: TinyStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    build = StackFolder(tmp_path / "prefix" / "tiny").build(read_lock(tiny.load().lock_path(PYTHON)).build_name)
+    monkeypatch.setattr("stack.build.check_environment", lambda *rest, **more: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(tiny.arguments(tmp_path / "prefix"))
+    assert build.installed_from(read_lock(build.lock).sha256) and not build.complete
+    (helper,) = build.environment.glob("lib/python3.*/site-packages/helper/__init__.py")
+    inode = helper.stat().st_ino
+    monkeypatch.undo()
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))
+    assert main(tiny.arguments(tmp_path / "prefix")) == 0
+    assert build.complete and not build.installed.exists() and helper.stat().st_ino == inode
+
+
+def test_what_was_damaged_before_the_build_went_on_is_installed_anew(
+    tiny: TinyStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    build = StackFolder(tmp_path / "prefix" / "tiny").build(read_lock(tiny.load().lock_path(PYTHON)).build_name)
+    assert main(tiny.arguments(tmp_path / "prefix")) == 0
+    build.manifest.unlink()
+    build.installed.write_text(read_lock(build.lock).sha256)
+    (helper,) = build.environment.glob("lib/python3.*/site-packages/helper/__init__.py")
+    helper.unlink()
+    assert main(tiny.arguments(tmp_path / "prefix")) == 1
+    assert "Build again to start anew" in capsys.readouterr().err
+    assert main(tiny.arguments(tmp_path / "prefix")) == 0
+    assert helper.is_file() and build.complete
