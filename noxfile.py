@@ -134,3 +134,16 @@ def bench_sweep(session: nox.Session) -> None:
 def bench_crossover(session: nox.Session) -> None:
     """Up to which concurrency speculation pays; after ``--``: result files, two URLs, or nothing to boot both arms."""
     _stack(session, "bench", "crossover")
+
+
+@nox.session
+def image(session: nox.Session) -> None:
+    """Build a container image; after ``--``: --stack NAME [--stand-in] [--python X.Y] [--wheelhouse DIR]."""
+    _stack(session, "image")
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """100,000 mutants of ELF objects and 5,000 of wheels; the tests run a short form."""
+    for kind, mutants in (("elf", "100000"), ("wheel", "5000")):
+        session.run(sys.executable, "-m", "tests.fuzz.mutants", "--kind", kind, "--mutants", mutants, *session.posargs)

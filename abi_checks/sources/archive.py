@@ -146,6 +146,8 @@ def read_directory(source: ArchiveBytes, label: str) -> Directory:
         raise SourceError(
             f"{label}: not a whole zip archive ({why}): cut short, or not a wheel; download it again"
         ) from error
+    if not infos:
+        raise SourceError(f"{label}: an archive without any member; download it again")
     infos.sort(key=lambda info: info.header_offset)
     ends = [info.header_offset for info in infos[1:]] + [directory]
     names = Counter(info.filename for info in infos)
