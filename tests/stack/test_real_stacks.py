@@ -218,7 +218,7 @@ def test_a_real_stack_killed_at_twenty_random_moments_is_whole(
         for _ in range(20):
             current = folder.current
             assert current is not None
-            # Only a complete one, so that there is something to build; what a kill left is for the next build to remove.
+            # Only a complete one, so that there is something to build: what a kill left, the next build removes.
             for other in (folder.path / "builds").iterdir():
                 if other != current.folder and Build(other).complete:
                     remove_tree(other)
