@@ -65,6 +65,7 @@ def judge(
     requests: int,
     output_tokens: int,
     limit_s: float,
+    backend: str = "sglang",
 ) -> Run:
     """The run, with its rejections and notes."""
     rejected, notes = _outside(ran, seen, concurrency, limit_s)
@@ -96,6 +97,11 @@ def judge(
         return replace(base, rejected=(*rejected, reason))
     rejected += rows.problems(requests, output_tokens, ran.monotonic_s, seen.server_tokens)
     done = rows.completed
+    if backend != "sglang" and (fewer := sum(1 for i in done if 1 + len(rows.itls[i]) < rows.lengths[i])):
+        notes.append(
+            f"tokens not counted: {fewer} of {len(done)} answers came in fewer chunks than tokens, and this client "
+            "then reports the number asked for"
+        )
     latencies = [rows.ttfts[i] + math.fsum(rows.itls[i]) for i in done]
     rates = [rows.lengths[i] / latency for i, latency in zip(done, latencies, strict=True) if latency > 0]
     tokens = sum(rows.lengths[i] for i in done)

@@ -122,6 +122,7 @@ class Recorder:
             requests=requests,
             output_tokens=plan.output_tokens,
             limit_s=plan.level_timeout_s,
+            backend=plan.backend,
         )
 
     def _stop_if_dead(self) -> None:
