@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from abi_checks.checks.contracts.attention import read_coverage
 from abi_checks.checks.contracts.eagle import read_contract
 from abi_checks.checks.contracts.gates import Consequence, find_gates
 from abi_checks.checks.contracts.options import OptionVerdict, Outcome
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(sys.prefix),
         metavar="ENV",
-        help="an environment, a site-packages folder, or a folder with a package sglang in it; default: this environment",
+        help="an environment, a site-packages folder or a checkout; default: this environment",
     )
     parser.add_argument(
         "--model", metavar="CLASS", help="judge this class only; without it the whole registry is listed"
@@ -69,12 +69,12 @@ def run(options: argparse.Namespace) -> int:
     if not tree.has_package("sglang.srt"):
         raise SourceError(f"{tree.root}: there is no package sglang; name an environment that has SGLang installed")
     target = parse_target(options.target_sm, options.gpus, {"pcie": False, "nvlink": True}.get(options.link))
+    launch = tuple(launch_options(options.stack, options.profile, options.option).items())
     console = Console(soft_wrap=True)
     console.print(f"{distribution_of(tree, 'sglang') or 'SGLang of unknown version'} in {tree.root}, {target}")
     failed = _print_classes(console, tree, options.model)
-    launch = tuple(launch_options(options.stack, options.profile, options.option).items())
     profile = Profile(options.model or DEFAULT_MODEL, target, launch)
-    verdicts = judge_launch(tree, profile)
+    verdicts = judge_launch(tree, profile, read_coverage(tree))
     _print_options(console, profile, verdicts)
     _print_gates(console, tree, target, everything=options.gates)
     for problem in tree.unreadable:
@@ -142,7 +142,8 @@ def _print_classes(console: Console, tree: SourceTree, model: str | None) -> boo
         console.print(f"not known: {gap}", highlight=False)
     if model and not verdicts:
         raise UsageError(f"{model} is in no EntryClass of sglang/srt/models")
-    console.print(class_table(verdicts, tuple(contract.methods())))
+    for line in class_table(verdicts, tuple(contract.methods())):
+        console.print(line, highlight=False)
     if not model:
         console.print(count_line(verdicts, tuple(contract.methods())), highlight=False)
         return False
@@ -154,12 +155,13 @@ def _print_classes(console: Console, tree: SourceTree, model: str | None) -> boo
     return any(v.verdict == "lacking" for v in verdicts)
 
 
-def class_table(verdicts: Sequence[ClassVerdict], methods: Sequence[str]) -> Table:
-    """One row a class."""
-    table = Table("class", "file", *methods, "verdict", box=None, pad_edge=False)
+def class_table(verdicts: Sequence[ClassVerdict], methods: Sequence[str]) -> list[str]:
+    """One line a class, in columns."""
+    rows = [("class", "file", *methods, "verdict")]
     for v in verdicts:
-        table.add_row(v.name, v.place.path.rpartition("/")[2], *(v.methods[m].state for m in methods), v.verdict)
-    return table
+        rows.append((v.name, v.place.path.rpartition("/")[2], *(v.methods[m].state for m in methods), v.verdict))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def count_line(verdicts: Sequence[ClassVerdict], methods: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from abi_checks.bytesource import FileSource
 from abi_checks.checks.contracts.execute import Enough, Interpreter
 from abi_checks.checks.contracts.gates import Consequence, GateFinder
 from abi_checks.checks.contracts.options import OptionVerdict, Outcome
@@ -19,38 +20,33 @@ from abi_checks.checks.contracts.source import SourceTree
 from abi_checks.checks.contracts.startup import Missing, Profile, complete_arguments, decorated_with, runner_stub
 from abi_checks.checks.contracts.values import Function, Instance, Raised, Unknown
 from abi_checks.checks.contracts.world import Target
+from abi_checks.compute_capability import can_be_compiled, runs_as_is
+from abi_checks.elf import ElfError, read_elf
+from abi_checks.fatbin import DeviceCode, read_device_code
 
 REGISTRY = "sglang.srt.layers.attention.attention_registry"
 OPTION = "attention_backend"
 _USES = ("init_forward_metadata", "forward_extend", "forward_decode")
 _STEPS = 20_000
 
-Coverage = Mapping[str, Sequence[str]]
-"""For each shared object, relative to site-packages, what its device code is for: ``90``, ``90a``, ``compute_90`` for PTX."""
+Coverage = Mapping[str, Sequence[DeviceCode]]
+"""For each shared object, by its path relative to site-packages, the device code in it."""
 
 
-def runs_on(codes: Sequence[str], target: Target) -> bool:
-    """Whether a GPU can run one of the codes.
+def read_coverage(tree: SourceTree, package: str = "sgl_kernel") -> Coverage:
+    """The device code of the shared objects of a package; those that are no ELF files are left out."""
+    coverage: dict[str, Sequence[DeviceCode]] = {}
+    for path in sorted(tree.root.joinpath(package).rglob("*.so")):
+        with FileSource(path) as data, suppress(ElfError):
+            binaries = read_device_code(data, read_elf(data, str(path)).device_sections)
+            coverage[tree.relative(path)] = sorted({c for b in binaries if not b.linkable for c in b.codes})
+    return coverage
 
-    Plain machine code runs on its own compute capability and later minor ones, ``a`` code on its own alone, ``f`` code on
-    its family (here: the same major, from its minor on); PTX without suffix compiles for anything as new or newer.
-    Source: CUDA programming guide 13, "Binary Compatibility", "PTX Compatibility".
-    """
-    for code in codes:
-        name = code.removeprefix("sm_").removeprefix("compute_")
-        digits = name.rstrip("af")
-        major, minor = int(digits[:-1]), int(digits[-1])
-        own = (major, minor) == (target.major, target.minor)
-        later = major == target.major and minor <= target.minor
-        if name.endswith("a"):
-            fits = own
-        elif code.startswith("compute_") and not name.endswith("f"):
-            fits = (major, minor) <= (target.major, target.minor)
-        else:
-            fits = later
-        if fits:
-            return True
-    return False
+
+def runs_on(codes: Sequence[DeviceCode], target: Target) -> bool:
+    """Whether a GPU can run one of the codes, as it is or compiled by the driver."""
+    capability = target.major * 10 + target.minor
+    return any(runs_as_is(code, capability) or can_be_compiled(code, capability) for code in codes)
 
 
 def judge_attention(tree: SourceTree, profile: Profile, coverage: Coverage | None = None) -> OptionVerdict:
@@ -160,5 +156,7 @@ def _native(tree: SourceTree, modules: Sequence[str], target: Target, coverage: 
                     and stem == member
                     and not runs_on(codes, target)
                 ):
-                    found.append(f"{path} has code for {', '.join(codes)} only, none that SM{target.sm} runs")
+                    found.append(
+                        f"{path} has code for {', '.join(c.name for c in codes)} only, none that SM{target.sm} runs"
+                    )
     return list(dict.fromkeys(found))

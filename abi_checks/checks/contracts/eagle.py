@@ -20,7 +20,9 @@ from abi_checks.checks.contracts.world import Target
 
 ALGORITHMS = ("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm")
 _RUNNER_FOLDER = "sglang.srt.model_executor"
-_BASE_METHODS = frozenset(["eval", "train", "to", "parameters", "named_parameters", "state_dict", "modules", "named_modules"])
+_BASE_METHODS = frozenset(
+    ["eval", "train", "to", "parameters", "named_parameters", "state_dict", "modules", "named_modules"]
+)
 """Methods that every torch module has."""
 
 

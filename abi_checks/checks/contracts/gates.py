@@ -97,7 +97,7 @@ class GateFinder:
     def _find_refusing(self, package: str, name: str) -> bool | None:
         answers = [
             any(isinstance(n, ast.Raise) for n in ast.walk(node))
-            for path in self.tree.files(package, b" " + name.encode() + b":")
+            for path in self.tree.files(package, name.encode())
             for other in [self.tree.module_of(path)]
             for node in (ast.walk(other.tree) if other else ())
             if isinstance(node, ast.FunctionDef)
@@ -128,7 +128,7 @@ class _Reader:
     nodes: list[tuple[str, ast.AST]]
 
     def _gate(self, node: ast.AST, kind: str, text: str, consequence: Consequence, function: str) -> Gate:
-        end = int(getattr(node, "end_lineno", None) or getattr(node, "lineno", 1))
+        end = int(getattr(node, "end_lineno", 0) or 1)
         return Gate(self.module.place(node), end, kind, text, consequence, function)
 
     def lists(self) -> Iterator[Gate]:

@@ -34,7 +34,23 @@ READ = ("sglang", "sgl_kernel", "flashinfer")
 """Packages whose source is followed. Of torch only ``torch/version.py`` is, for the CUDA version it was built with."""
 
 _TRANSPARENT = frozenset(
-    ["lru_cache", "cache", "property", "cached_property", "staticmethod", "classmethod", "abstractmethod", "wraps", "inference_mode", "no_grad", "override", "torch_compile", "debug_kernel_api", "flashinfer_api", "cache_once"]
+    [
+        "lru_cache",
+        "cache",
+        "property",
+        "cached_property",
+        "staticmethod",
+        "classmethod",
+        "abstractmethod",
+        "wraps",
+        "inference_mode",
+        "no_grad",
+        "override",
+        "torch_compile",
+        "debug_kernel_api",
+        "flashinfer_api",
+        "cache_once",
+    ]
 )
 """Decorators that leave alone what a function returns."""
 
@@ -133,7 +149,8 @@ class Names(Evaluator):
         for name, (origin, member) in imported_names(node, frame.module).items():
             top = origin.partition(".")[0]
             wanted = origin if top in READ else top
-            if top not in sys.stdlib_module_names and not self.tree.has_package(wanted):
+            judged = self.tree.is_environment or top in READ
+            if judged and top not in sys.stdlib_module_names and not self.tree.has_package(wanted):
                 raise Raised("ModuleNotFoundError", f"no module {wanted}", frame.module.place(node))
             self.state[frame.number, name] = self.member(origin, member)
 
@@ -298,7 +315,9 @@ class Names(Evaluator):
         if name in ("functools.lru_cache", "functools.cache"):
             return positional[0] if positional and isinstance(positional[0], Function | Partial) else _IDENTITY
         if name == "importlib.util.find_spec" and positional and isinstance(positional[0], str):
-            return Instance(self.number()) if self.tree.has_package(positional[0]) else None
+            if not self.tree.has_package(positional[0]):
+                return None if self.tree.is_environment else Unknown(f"whether {positional[0]} is installed")
+            return Instance(self.number())
         if name == "torch.cuda.get_device_properties":
             instance = Instance(self.number())
             self.state.update({(instance.number, k): v for k, v in world.device_properties(self.target).items()})

@@ -10,7 +10,31 @@ _PURE: dict[str, Callable[..., Value]] = {
     f.__name__: f for f in (len, int, float, str, bool, abs, min, max, sum, repr, sorted, range, round, hex)
 }
 _TEXT_METHODS = frozenset(
-    ["lower", "upper", "strip", "lstrip", "rstrip", "split", "rsplit", "startswith", "endswith", "join", "replace", "format", "partition", "rpartition", "removeprefix", "removesuffix", "title", "capitalize", "isdigit", "isdecimal", "splitlines", "find", "count"]
+    [
+        "lower",
+        "upper",
+        "strip",
+        "lstrip",
+        "rstrip",
+        "split",
+        "rsplit",
+        "startswith",
+        "endswith",
+        "join",
+        "replace",
+        "format",
+        "partition",
+        "rpartition",
+        "removeprefix",
+        "removesuffix",
+        "title",
+        "capitalize",
+        "isdigit",
+        "isdecimal",
+        "splitlines",
+        "find",
+        "count",
+    ]
 )
 _MAX_RANGE = 4096
 

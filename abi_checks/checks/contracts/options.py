@@ -135,14 +135,19 @@ class OptionJudge:
         while True:
             begun = complete_arguments(self.interpreter, profile)
             end = None if isinstance(begun, Missing) else begun.stopped or self._crash(begun)
-            culprit = next(
-                (name for name, _ in profile.options if end and self._avoids(profile.without(name), end)), None
-            )
+            culprit = self._culprit(profile, end, begun) if end and isinstance(begun, Start) else None
             if end is None or culprit is None:
                 self.profile = profile
                 return begun
             self.stopped[culprit] = end
             profile = profile.without(culprit)
+
+    def _culprit(self, profile: Profile, end: Raised, begun: Start) -> str | None:
+        """The first option without which the start gets past an exception; switches are tried first."""
+        names = sorted(
+            (name for name, _ in profile.options), key=lambda n: not isinstance(dict(profile.options)[n], bool)
+        )
+        return next((name for name in names if self._avoids(profile.without(name), end, begun)), None)
 
     def _crash(self, begun: Start) -> Raised | None:
         """The exception that certainly ends the model runner's start."""
@@ -158,13 +163,16 @@ class OptionJudge:
             f.name for name, value in self.asked if isinstance(value, bool) for f, _, _ in reads.get(name, ())
         )
 
-    def _avoids(self, profile: Profile, end: Raised) -> bool:
+    def _avoids(self, profile: Profile, end: Raised, begun: Start) -> bool:
+        """Whether the start gets past an exception with this profile instead."""
         other = complete_arguments(self.interpreter, profile)
         if isinstance(other, Missing):
             return False
         if other.stopped:
-            return other.stopped.place != end.place
-        crash = self._crash(other)
+            # Another exception counts only where it comes later.
+            further = len(other.writes) > len(begun.writes)
+            return begun.stopped is not None and other.stopped.place != end.place and further
+        crash = self._crash(other) if begun.stopped is None else None
         return crash is None or crash.place != end.place
 
     def judge_all(self) -> list[OptionVerdict]:
@@ -209,7 +217,10 @@ class OptionJudge:
         verdict = self._follow(name, requested, carriers, begun, without)
         if verdict.outcome is Outcome.UNKNOWN and not verdict.places and (inside := self._read_inside(name)):
             verdict = replace(
-                verdict, outcome=Outcome.EFFECTIVE, reason="read while the arguments are completed", places=tuple(inside[:1])
+                verdict,
+                outcome=Outcome.EFFECTIVE,
+                reason="read while the arguments are completed",
+                places=tuple(inside[:1]),
             )
         notes = [f"{argument} becomes {shorten(repr(value), 40)} ({place})" for argument, value, place in consequences]
         return replace(verdict, reason="; ".join([verdict.reason, *notes]))

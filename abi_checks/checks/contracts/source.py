@@ -128,7 +128,22 @@ def imported_names(node: ast.stmt, module: SourceModule) -> dict[str, tuple[str,
     return names
 
 
-_MUTATORS = frozenset(["append", "extend", "insert", "remove", "pop", "popitem", "clear", "update", "setdefault", "add", "discard", "sort"])
+_MUTATORS = frozenset(
+    [
+        "append",
+        "extend",
+        "insert",
+        "remove",
+        "pop",
+        "popitem",
+        "clear",
+        "update",
+        "setdefault",
+        "add",
+        "discard",
+        "sort",
+    ]
+)
 
 
 def _last_name(node: ast.expr) -> tuple[str, ...]:
@@ -186,6 +201,11 @@ class SourceTree:
     def __post_init__(self) -> None:
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder; name a site-packages folder or a checkout's python folder")
+
+    @cached_property
+    def is_environment(self) -> bool:
+        """Whether the folder is a site-packages with torch in it: only then does a package that is missing mean anything."""
+        return (self.root / "torch").is_dir()
 
     def has_package(self, name: str) -> bool:
         """Whether an import of this top-level package or submodule would find a file or folder."""
