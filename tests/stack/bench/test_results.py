@@ -249,3 +249,28 @@ def test_pictures_hold_both_arms_and_the_crossover(tmp_path: Path) -> None:
     assert labels == ["baseline", "eagle3", "crossover: C = 12, between 4 and 16"]
     assert len(figure.axes[0].collections) == 2  # a band an arm
     assert len(figure.axes[0].patches) == 1  # the span of the crossover
+
+
+# The record
+
+
+RECORD = Path(__file__).resolve().parents[3] / "docs" / "evidence" / "record"
+
+
+def test_the_record_fits_the_schema_and_says_what_it_is() -> None:
+    paths = sorted(RECORD.glob("*.json"))
+    assert len(paths) == 9
+    for path in paths:
+        jsonschema.validate(json.loads(path.read_text()), schema.json_schema())
+        result = schema.load(path)
+        assert result.origin == "record" and "not measured by this program" in result.source
+    sweep = schema.load(RECORD / "eagle3-sweep.json")
+    assert [run.throughput for run in sweep.runs] == [77.5, 125.1, 183.2, 239.6, 299.5, 337.7, 338.8, 340.9]
+
+
+def test_the_record_shows_the_attention_backend_and_not_a_regression(capsys: pytest.CaptureFixture[str]) -> None:
+    baseline, triton = RECORD / "baseline.json", RECORD / "baseline-triton.json"
+    with pytest.raises(UsageError, match=r'attention_backend: "flashinfer" in .baseline., "triton"'):
+        compare_files(baseline, triton, [], 0.03)
+    assert compare_files(baseline, triton, ["attention_backend"], 0.03) == 0
+    assert "no difference shown at n=1 and 1" in capsys.readouterr().out
