@@ -12,12 +12,12 @@ from rich.console import Console
 from abi_checks.checks.contracts.attention import read_coverage
 from abi_checks.checks.contracts.eagle import read_contract
 from abi_checks.checks.contracts.gates import Consequence, find_gates
-from abi_checks.checks.contracts.options import OptionVerdict, Outcome
 from abi_checks.checks.contracts.registry import ClassJudge, ClassVerdict, read_registry
 from abi_checks.checks.contracts.report import distribution_of, judge_launch
 from abi_checks.checks.contracts.source import SourceTree
 from abi_checks.checks.contracts.startup import Profile
 from abi_checks.checks.contracts.values import Value
+from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target, parse_target
 from abi_checks.errors import SourceError, UsageError
 from stack.definition import load_definition, stack_names

@@ -1,5 +1,7 @@
-"""Static contracts of an installed SGLang: what its speculation asks of model classes, where it leaves a GPU out, and what
-it will do with the options of a launch. The checked packages are parsed, never imported or executed.
+"""Static contracts of an installed SGLang.
+
+What its speculation asks of model classes, where it leaves a GPU out, and what it will do with the options of a launch.
+The checked packages are parsed, never imported or executed.
 """
 
 from abi_checks.checks.contracts.report import check_sglang

@@ -1,8 +1,8 @@
 """The attention backend: which one is chosen, and whether it can run on the target.
 
-A backend's factory is followed first (it may refuse the GPU), then the methods that use its kernels. An exception behind a
-decided condition that other compute capabilities do not meet is a gate. The native libraries behind the followed Python
-modules are then looked up in the device code coverage that the caller gives.
+A backend's factory is followed first (it may refuse the GPU), then the methods that use its kernels. An exception
+behind a condition on the compute capability that leaves the target out is a gate. The native libraries behind the
+Python modules that were followed are then looked up in the device code that the caller gives.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import replace
 from abi_checks.bytesource import FileSource
 from abi_checks.checks.contracts.execute import Enough, Interpreter
 from abi_checks.checks.contracts.gates import Consequence, GateFinder
-from abi_checks.checks.contracts.options import OptionVerdict, Outcome
 from abi_checks.checks.contracts.source import SourceTree
 from abi_checks.checks.contracts.startup import Missing, Profile, complete_arguments, decorated_with, runner_stub
 from abi_checks.checks.contracts.values import Function, Instance, Raised, Unknown
+from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target
 from abi_checks.compute_capability import can_be_compiled, runs_as_is
 from abi_checks.elf import ElfError, read_elf

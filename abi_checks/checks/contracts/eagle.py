@@ -2,7 +2,7 @@
 
 The workers are those that the source's own ``SpeculativeAlgorithm.create_worker`` can return for EAGLE and EAGLE-3,
 together with the helper classes of their modules; the model runner and its graph runners count where the call stands
-under a condition about EAGLE. A model is reached as ``RUNNER.model``, or through a local name bound to such an expression.
+under a condition about EAGLE. A model is reached as ``RUNNER.model``, or through a local name bound to that.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class _Judge:
             return None
 
     def _is_switch(self, test: ast.expr) -> bool:
-        """Whether a condition is the runner's switch for captured hidden states, which EAGLE-3 turns on for a target."""
+        """Whether a condition is the runner's switch for captured hidden states, on for EAGLE-3 targets."""
         return isinstance(test, ast.Attribute) and "eagle" in test.attr
 
     def _role(self, node: ast.expr, aliases: dict[str, ast.expr]) -> str | None:

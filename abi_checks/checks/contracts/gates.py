@@ -1,8 +1,8 @@
-"""Conditions, tables and lists keyed by compute capability that leave a target out, found without following any call.
+"""Conditions, tables and lists keyed by compute capability that leave a target out; no call is followed.
 
-An expression counts as a compute capability by its words (``capability``, ``major``, ``sm_version`` …) or because it was
-assigned from one; predicates such as ``is_sm90_supported`` are asked of the source that defines them. A condition is a
-gate where it is false on the target, whatever its other parts are, and not so on some other architecture.
+An expression counts as a compute capability by its words (``capability``, ``major``, ``sm_version`` …) or because it
+was assigned from one; predicates such as ``is_sm90_supported`` are asked of the source that defines them. A condition
+is a gate where it is false on the target, whatever its other parts are, and not so on some other architecture.
 """
 
 from __future__ import annotations
@@ -204,17 +204,16 @@ class _Reader:
     def _guarded(self, function: str, node: ast.Subscript) -> bool:
         """Whether the function asks for membership before the subscript, or reads with ``get``."""
         table, key = ast.unparse(node.value), ast.unparse(node.slice)
-        for outer in ast.walk(self.module.tree):
-            if isinstance(outer, ast.FunctionDef) and outer.name == function:
-                for inner in ast.walk(outer):
-                    if isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.In | ast.NotIn):
-                        if (
-                            ast.unparse(inner.left) == key
-                            and ast.unparse(inner.comparators[0]) == table
-                            and inner.lineno <= node.lineno
-                        ):
-                            return True
-        return False
+        functions = (n for n in ast.walk(self.module.tree) if isinstance(n, ast.FunctionDef) and n.name == function)
+        return any(
+            isinstance(inner, ast.Compare)
+            and isinstance(inner.ops[0], ast.In | ast.NotIn)
+            and ast.unparse(inner.left) == key
+            and ast.unparse(inner.comparators[0]) == table
+            and inner.lineno <= node.lineno
+            for outer in functions
+            for inner in ast.walk(outer)
+        )
 
     def conditions(self) -> Iterator[Gate]:
         """Conditions that cannot hold on the target."""
@@ -236,11 +235,13 @@ class _Reader:
         """Names assigned from a compute capability anywhere in the module."""
         names: set[str] = set()
         for _, node in self.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call | ast.Subscript | ast.IfExp):
-                if "get_device_capability" in (text := ast.unparse(node.value)) or "get_compute_capability" in text:
-                    for target in node.targets:
-                        parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                        names.update(n.id for n in parts[:1] if isinstance(n, ast.Name))
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call | ast.Subscript | ast.IfExp):
+                continue
+            text = ast.unparse(node.value)
+            if "get_device_capability" in text or "get_compute_capability" in text:
+                for target in node.targets:
+                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                    names.update(n.id for n in parts[:1] if isinstance(n, ast.Name))
         return frozenset(names)
 
     def _truth(self, node: ast.expr, capability: tuple[int, int], aliases: frozenset[str]) -> bool | None:

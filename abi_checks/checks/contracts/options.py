@@ -1,23 +1,21 @@
 """Requested versus effective: what the source will do with each option of a launch on the target.
 
-The start is followed twice for an option, with it and without it. What differs is the option's effect: other arguments,
-objects that are made, an exception. Conditions in which the option, or an argument that carries it on, is read elsewhere
-are evaluated both ways; where every one is false with the option set, the option is inert and those parts of the
+The start is followed twice for an option, with it and without it. What differs is the option's effect: other
+arguments, objects that are made, an exception. Conditions elsewhere that read the option, or an argument that carries
+it on, are evaluated with it set; where every one is false all the same, the option is inert, and the parts of the
 condition that are false are its gates.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from textwrap import shorten
 
-from abi_checks.checks.contracts.evaluate import Frame
-from abi_checks.checks.contracts.execute import Enough, Interpreter
-from abi_checks.checks.contracts.source import Place, SourceModule, SourceTree
+from abi_checks.checks.contracts.communicators import judge_communicator, only_in
+from abi_checks.checks.contracts.execute import Interpreter
+from abi_checks.checks.contracts.readers import Readers
+from abi_checks.checks.contracts.source import Place, SourceTree
 from abi_checks.checks.contracts.startup import (
     ARGUMENTS,
     RUNNER,
@@ -26,74 +24,10 @@ from abi_checks.checks.contracts.startup import (
     Start,
     complete_arguments,
     option_names,
-    publish_arguments,
-    runner_stub,
     start,
 )
-from abi_checks.checks.contracts.values import (
-    ClassRef,
-    Construction,
-    Function,
-    Instance,
-    Raised,
-    Unknown,
-    Value,
-    is_concrete,
-    truth,
-)
-
-_READER_STEPS = 3000
-"""Statements for which a function that reads an option is followed in search of exceptions."""
-
-
-class Outcome(StrEnum):
-    """What becomes of an option."""
-
-    EFFECTIVE = "effective"
-    CHANGED = "changed"
-    INERT = "inert"
-    REFUSED = "refused"
-    CRASHES = "crashes"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class OptionVerdict:
-    """The verdict on one option; ``requested`` is None for a value that nobody asked for.
-
-    ``places`` are the lines that decide, ``conditions`` what else must hold at run time for an effect.
-    """
-
-    option: str
-    requested: Value
-    outcome: Outcome
-    reason: str
-    places: tuple[Place, ...] = ()
-    conditions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """A condition that reads an argument."""
-
-    module: SourceModule
-    function: ast.FunctionDef
-    test: ast.expr
-    read: ast.expr
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What the readers of some arguments say.
-
-    ``runner_methods`` are methods of the model runner that read them, ``refusals`` exceptions met only with the option set.
-    """
-
-    gates: tuple[tuple[Place, str], ...]
-    effects: tuple[tuple[Place, tuple[str, ...]], ...]
-    readers: tuple[Place, ...]
-    runner_methods: frozenset[str]
-    refusals: tuple[Raised, ...]
+from abi_checks.checks.contracts.values import Raised, Unknown, Value, is_concrete
+from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 
 
 class OptionJudge:
@@ -103,12 +37,12 @@ class OptionJudge:
         self.tree = tree
         self.names = option_names(tree)
         self.interpreter = Interpreter(tree, profile.target)
+        self.readers = Readers(self.interpreter)
         self.profile = replace(profile, options=tuple((self.field(n), v) for n, v in profile.options))
         self.spelled = {self.field(n): n for n, _ in profile.options}
         self.asked = self.profile.options
         self.stopped: dict[str, Raised] = {}
         self._started: dict[frozenset[str], Start | Missing] = {}
-        self._reads: dict[str, dict[str, list[_Read]]] = {}
         self.begun = self._begin()
 
     def field(self, option: str) -> str:
@@ -158,7 +92,7 @@ class OptionJudge:
     def _runner_methods(self) -> frozenset[str]:
         """Methods of the model runner that read an option of the profile."""
         module = self.tree.module(RUNNER[0])
-        reads = self._readers(module) if module else {}
+        reads = self.readers.reads(module) if module else {}
         return frozenset(
             f.name for name, value in self.asked if isinstance(value, bool) for f, _, _ in reads.get(name, ())
         )
@@ -263,7 +197,7 @@ class OptionJudge:
             c: (begun.effective.get(c), _other(begun.effective.get(c), without.effective.get(c))) for c in carriers
         }
         switch = isinstance(requested, bool)
-        use = self._uses(values, begun, judged=switch)
+        use = self.readers.uses(values, begun, judged=switch)
         if use.refusals:
             refusal = use.refusals[0]
             return OptionVerdict(name, requested, Outcome.REFUSED, str(refusal), tuple(r.place for r in use.refusals))
@@ -285,110 +219,6 @@ class OptionJudge:
             return OptionVerdict(name, requested, Outcome.EFFECTIVE, f"taken over as {requested!r}", use.readers[:2])
         return OptionVerdict(name, requested, Outcome.UNKNOWN, "no code that reads it is found")
 
-    def _uses(self, values: dict[str, tuple[Value, Value]], begun: Start, *, judged: bool) -> _Use:
-        gates: list[tuple[Place, str]] = []
-        effects: list[tuple[Place, tuple[str, ...]]] = []
-        readers: list[Place] = []
-        methods: set[str] = set()
-        refusals: list[Raised] = []
-        for argument, pair in sorted(values.items()):
-            for path in self.tree.files("sglang.srt", b"." + argument.encode(), b'"' + argument.encode() + b'"'):
-                module = self.tree.module_of(path)
-                if module is None or module.name == ARGUMENTS[0] or ".arg_groups." in module.name:
-                    continue
-                for function, owner, node in self._readers(module).get(argument, ()):
-                    readers.append(module.place(node))
-                    if not judged:
-                        continue
-                    if module.name == RUNNER[0]:
-                        methods.add(function.name)
-                        continue
-                    refusals.extend(self._refusals(module, function, owner, argument, pair, begun))
-                    test = _condition_around(function, node)
-                    if test is not None:
-                        closed, open_parts = self._evaluate(_Site(module, function, test, node), pair, begun)
-                        gates.extend(closed)
-                        if open_parts is not None:
-                            effects.append((module.place(node), open_parts))
-        return _Use(tuple(gates), tuple(effects), tuple(readers), frozenset(methods), tuple(refusals))
-
-    def _readers(self, module: SourceModule) -> dict[str, list[_Read]]:
-        if module.name not in self._reads:
-            self._reads[module.name] = _reads_of_arguments(module)
-        return self._reads[module.name]
-
-    def _refusals(
-        self,
-        module: SourceModule,
-        function: ast.FunctionDef,
-        owner: ast.ClassDef | None,
-        argument: str,
-        pair: tuple[Value, Value],
-        begun: Start,
-    ) -> list[Raised]:
-        """Exceptions behind conditions that are decided, which following a reader meets only with the option set."""
-        seen: list[dict[Place, Raised]] = []
-        for value in pair:
-            publish_arguments(begun)
-            interpreter = self.interpreter
-            interpreter.state[begun.arguments.number, argument] = value
-            interpreter.refusals.clear()
-            receiver = self._receiver(module, owner, begun) if owner else None
-            names = [a.arg for a in function.args.args]
-            given = {n: begun.arguments for n in names if n == "server_args"}
-            # The caller's handlers are not known: what is raised here is what a caller meets.
-            with suppress(Enough):
-                interpreter.ways_out(Function(module, function, receiver=receiver), (), given, _READER_STEPS)
-            seen.append({refusal.place: refusal for refusal in interpreter.refusals})
-        return [refusal for place, refusal in seen[0].items() if place not in seen[1]]
-
-    def _receiver(self, module: SourceModule, owner: ast.ClassDef, begun: Start) -> Instance:
-        """An object whose way to the server's arguments is the usual one: its own, or its model runner's."""
-        receiver = Instance(self.interpreter.number(), ClassRef(module, owner))
-        runner = runner_stub(begun)
-        state = self.interpreter.state
-        state[receiver.number, "server_args"] = begun.arguments
-        state[receiver.number, "model_runner"] = runner
-        return receiver
-
-    def _evaluate(
-        self, site: _Site, pair: tuple[Value, Value], begun: Start
-    ) -> tuple[list[tuple[Place, str]], tuple[str, ...] | None]:
-        """The parts of a condition that stay false although the option is set; or the parts on which its effect depends.
-
-        The second is None where the condition does not hold with the option set.
-        """
-        publish_arguments(begun)
-        parts = (
-            site.test.values if isinstance(site.test, ast.BoolOp) and isinstance(site.test.op, ast.And) else [site.test]
-        )
-        gates: list[tuple[Place, str]] = []
-        open_parts: list[str] = []
-        holds: list[bool | None] = []
-        for part in parts:
-            about = any(n is site.read for n in ast.walk(part))
-            with_option = self._truth(site, part, pair[0])
-            if about:
-                holds.append(with_option)
-            elif with_option is False:
-                gates.append((site.module.place(part), ast.unparse(part)))
-            elif with_option is None:
-                open_parts.append(ast.unparse(part))
-        if gates or False in holds:
-            return gates, None
-        return [], tuple(open_parts)
-
-    def _truth(self, site: _Site, part: ast.expr, value: Value) -> bool | None:
-        interpreter = self.interpreter
-        frame = Frame(interpreter.number(), site.module)
-        for argument in site.function.args.args:
-            interpreter.state[frame.number, argument.arg] = Unknown("an argument of the function")
-        known = _Substitute(site.read, value).visit(copy.deepcopy(part)) if is_concrete(value) else part
-        try:
-            return truth(interpreter.evaluate(known, frame))
-        except Raised:
-            return None
-
     def _difference(self, name: str, begun: Start, without: Start, methods: frozenset[str]) -> OptionVerdict | None:
         """What the model runner makes, or dies of, only with the option; None where nothing differs."""
         if methods not in self._started:
@@ -401,12 +231,12 @@ class OptionJudge:
             return OptionVerdict(
                 name, True, outcome, f"{on.crashed} while the model runner starts", (on.crashed.place,)
             )
-        made, dropped = _only_in(on, off), _only_in(off, on)
+        made, dropped = only_in(on, off), only_in(off, on)
         if made:
-            return _communicator(name, made[0], on)
+            return judge_communicator(name, made[0], on)
         if dropped and not on.crashed:
             place = dropped[0].cls.module.place(dropped[0].cls.node)
-            alone = _communicator(name, dropped[0], off)
+            alone = judge_communicator(name, dropped[0], off)
             note = f"; without the option {alone.reason} as well" if alone.outcome is Outcome.INERT else ""
             return OptionVerdict(
                 name, True, Outcome.EFFECTIVE, f"{dropped[0].cls.node.name} is not made{note}", (place, *alone.places)
@@ -418,71 +248,11 @@ class OptionJudge:
         return None
 
 
-def _only_in(one: Start, other: Start) -> list[Construction]:
-    """Communicators, known by their ``disabled``, that one start makes and the other does not."""
-    usual = {id(c.cls.node) for c in other.constructed}
-    return [
-        c
-        for c in one.constructed
-        if id(c.cls.node) not in usual and any((c.number, "disabled") in e.state for e in c.exits)
-    ]
-
-
 def _other(value: Value, without: Value) -> Value:
     """A value of an argument with which it asks for nothing."""
     if is_concrete(without) and without != value:
         return without
     return False if isinstance(value, bool) else None
-
-
-class _Substitute(ast.NodeTransformer):
-    """Puts a value in the place of the expression that reads an argument."""
-
-    def __init__(self, read: ast.expr, value: Value) -> None:
-        self.key = (read.lineno, read.col_offset, type(read))
-        self.value = value
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and (node.lineno, node.col_offset, type(node)) == self.key:
-            return ast.copy_location(ast.Constant(self.value), node)
-        return super().generic_visit(node)
-
-
-def _communicator(name: str, made: Construction, begun: Start) -> OptionVerdict:
-    """Whether an object that an option makes stays switched on; ``disabled`` is how SGLang's communicators say so."""
-    cls = made.cls.node.name
-    states = [(e, e.state.get((made.number, "disabled"))) for e in made.exits if e.kind != "raise"]
-    early = [e for e, off in states if e.kind == "return" and off is True]
-    last, last_state = states[-1] if states else (None, None)
-    if last and last.kind == "return" and last_state is True and len(early) == len(states):
-        why = f"{cls} switches itself off"
-        return OptionVerdict(name, True, Outcome.INERT, why, tuple(p for p in (last.guard, last.place) if p))
-    if early and any(e.certain is False for e in early) and last and last.kind == "end" and last_state is False:
-        conditions = tuple(f"{cls} does not return early at {e.place}" for e in early)
-        return OptionVerdict(
-            name, True, Outcome.UNKNOWN, f"{cls} may switch itself off", tuple(e.place for e in early), conditions
-        )
-    if last_state is False or (last and last.kind == "end" and _switched_elsewhere(made)):
-        place = made.cls.module.place(made.cls.node)
-        conditions = tuple(f"{cls} does not return early at {e.place}" for e in early)
-        return OptionVerdict(name, True, Outcome.EFFECTIVE, f"{cls} is made and can be used", (place,), conditions)
-    return OptionVerdict(
-        name,
-        True,
-        Outcome.UNKNOWN,
-        f"whether {cls} switches itself off is open",
-        (made.cls.module.place(made.cls.node),),
-    )
-
-
-def _switched_elsewhere(made: Construction) -> bool:
-    """Whether a method other than the constructor assigns ``self.disabled``."""
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "disabled" and isinstance(node.ctx, ast.Store)
-        for function in made.cls.node.body
-        if isinstance(function, ast.FunctionDef) and function.name != "__init__"
-        for node in ast.walk(function)
-    )
 
 
 def _differs(left: Value, right: Value) -> bool:
@@ -493,47 +263,3 @@ def _differs(left: Value, right: Value) -> bool:
 
 def _reads(node: ast.AST, argument: str) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == argument for n in ast.walk(node))
-
-
-_Read = tuple[ast.FunctionDef, ast.ClassDef | None, ast.expr]
-
-
-def _reads_of_arguments(module: SourceModule) -> dict[str, list[_Read]]:
-    """For each field, the outermost functions, with their class, that read ``X.field`` or ``getattr(X, "field")``.
-
-    X is any expression whose text speaks of ``server_args``.
-    """
-    found: dict[str, list[_Read]] = {}
-    stack: list[tuple[ast.AST, ast.FunctionDef | None, ast.ClassDef | None]] = [(module.tree, None, None)]
-    while stack:
-        node, function, owner = stack.pop()
-        if isinstance(node, ast.FunctionDef):
-            function = function or node
-        elif isinstance(node, ast.ClassDef):
-            owner = node
-        if function and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            if isinstance(node.value, ast.Name | ast.Attribute | ast.Call) and "server_args" in ast.unparse(node.value):
-                found.setdefault(node.attr, []).append((function, owner, node))
-        elif function and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
-            named = node.args[1] if len(node.args) > 1 else None
-            if (
-                isinstance(named, ast.Constant)
-                and isinstance(named.value, str)
-                and "server_args" in ast.unparse(node.args[0])
-            ):
-                found.setdefault(named.value, []).append((function, owner, node))
-        stack.extend((child, function, owner) for child in ast.iter_child_nodes(node))
-    for reads in found.values():
-        reads.sort(key=lambda read: (read[2].lineno, read[2].col_offset))
-    return found
-
-
-def _condition_around(function: ast.FunctionDef, node: ast.expr) -> ast.expr | None:
-    """The outermost condition in a function that a node is part of: a test, or a boolean expression that is returned."""
-    for statement in ast.walk(function):
-        test = statement.test if isinstance(statement, ast.If | ast.IfExp | ast.While) else None
-        if isinstance(statement, ast.Return | ast.Assign) and isinstance(statement.value, ast.BoolOp | ast.Compare):
-            test = statement.value
-        if test is not None and any(n is node for n in ast.walk(test)):
-            return test
-    return None

@@ -9,10 +9,11 @@ from abi_checks.checks.contracts.attention import OPTION as ATTENTION
 from abi_checks.checks.contracts.attention import Coverage, judge_attention
 from abi_checks.checks.contracts.eagle import Contract, read_contract
 from abi_checks.checks.contracts.gates import Consequence, Gate, find_gates
-from abi_checks.checks.contracts.options import OptionJudge, OptionVerdict, Outcome
+from abi_checks.checks.contracts.options import OptionJudge
 from abi_checks.checks.contracts.registry import ClassJudge, ClassVerdict, read_registry
 from abi_checks.checks.contracts.source import SourceTree
 from abi_checks.checks.contracts.startup import Profile
+from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target
 from abi_checks.findings import Finding, Severity
 
@@ -38,7 +39,7 @@ _CAUSES = {
 
 
 def distribution_of(tree: SourceTree, package: str) -> str:
-    """``name==version`` of the distribution that a package of the tree belongs to, by its dist-info folder; "" if none."""
+    """``name==version`` of the distribution that a package belongs to, by its dist-info folder; "" if there is none."""
     names = {"flashinfer": "flashinfer_python", "sgl_kernel": "sgl*kernel"}
     for folder in sorted(tree.root.glob(f"{names.get(package, package)}-*.dist-info")):
         name, _, version = folder.name.removesuffix(".dist-info").partition("-")
@@ -56,8 +57,8 @@ def check_sglang(
 ) -> list[Finding]:
     """Findings about the SGLang below a folder; none where there is no SGLang.
 
-    Gates are looked for on every target; classes are judged where ``models`` names them, launches where ``profiles`` has
-    them. ``coverage`` is the device code of shared objects (see :mod:`attention`); without it only the source decides.
+    Gates are looked for on every target; classes are judged where ``models`` names them, launches where ``profiles``
+    has them. ``coverage`` is the device code of shared objects; without it only the source decides.
     """
     tree = SourceTree(site_packages)
     if not tree.has_package("sglang.srt"):
@@ -76,7 +77,7 @@ def check_sglang(
 
 
 def judge_launch(tree: SourceTree, profile: Profile, coverage: Coverage | None = None) -> list[OptionVerdict]:
-    """A verdict for each option of a launch; the attention backend's stands in its place, or last where it is not asked for."""
+    """A verdict for each option of a launch, in its order; the attention backend's last where it is not asked for."""
     judge = OptionJudge(tree, profile)
     verdicts = [v for v in judge.judge_all() if v.option != ATTENTION or v.outcome is Outcome.REFUSED]
     if all(v.option != ATTENTION for v in verdicts):
@@ -102,7 +103,7 @@ def gate_findings(tree: SourceTree, target: Target, gates: Sequence[Gate]) -> It
             check=GATE,
             severity=Severity.WARNING if consequence is Consequence.CRASH else Severity.INFO,
             object=path,
-            message=f"{len(members)} place{'s' * (len(members) > 1)} leave{'s' * (len(members) == 1)} SM{target.sm} out: {consequence}",
+            message=f"SM{target.sm} is left out in {len(members)} place{'s' * (len(members) > 1)}: {consequence}",
             cause=f"SM{target.sm}: {_CAUSES[consequence]}",
             remedy="do not ask for what these places serve on this GPU, or patch the source",
             evidence=tuple(lines),
@@ -176,7 +177,7 @@ def launch_findings(tree: SourceTree, profile: Profile, verdicts: Sequence[Optio
             check=LAUNCH,
             severity=severity,
             object=str(verdict.places[0]) if verdict.places else "",
-            message=f"{verdict.option}{asked} with {profile.model} on {profile.target}: {verdict.outcome}: {verdict.reason}",
+            message=f"{verdict.option}{asked}, {profile.model}, {profile.target}: {verdict.outcome}: {verdict.reason}",
             cause=f"a requested option is {verdict.outcome} on the target",
             remedy="leave the option out on this GPU"
             if verdict.outcome is not Outcome.UNKNOWN

@@ -183,9 +183,8 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
-    elif isinstance(statement, ast.AnnAssign | ast.AugAssign) and isinstance(statement.target, ast.Name):
-        if statement.value is not None:
-            yield statement.target.id
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign) and statement.value is not None:
+        yield from (n.id for n in [statement.target] if isinstance(n, ast.Name))
 
 
 @dataclass(eq=False)
@@ -204,7 +203,7 @@ class SourceTree:
 
     @cached_property
     def is_environment(self) -> bool:
-        """Whether the folder is a site-packages with torch in it: only then does a package that is missing mean anything."""
+        """Whether the folder is a site-packages with torch in it: only then does a missing package mean anything."""
         return (self.root / "torch").is_dir()
 
     def has_package(self, name: str) -> bool:

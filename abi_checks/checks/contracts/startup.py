@@ -55,8 +55,9 @@ class Missing:
 class Start:
     """What became of a launch.
 
-    ``state`` is the interpreter's at the end. ``effective`` holds the completed arguments, ``writes`` where they were set; ``stopped`` is the exception that ends the
-    completion of the arguments, ``crashed`` the one that ends the model runner's constructor.
+    ``state`` is the interpreter's at the end. ``effective`` holds the completed arguments, ``writes`` where they were
+    set; ``stopped`` is the exception that ends the completion of the arguments, ``crashed`` the one that ends the model
+    runner's constructor.
     """
 
     interpreter: Interpreter
@@ -89,7 +90,7 @@ def option_names(tree: SourceTree) -> dict[str, Place]:
 
 
 def complete_arguments(interpreter: Interpreter, profile: Profile) -> Start | Missing:
-    """Follow ``ServerArgs.__post_init__`` for a profile, from a fresh state; the interpreter's target is the profile's."""
+    """Follow ``ServerArgs.__post_init__`` for a profile, from a fresh state, on the interpreter's target."""
     interpreter.state = {}
     arguments_class = _class(interpreter, ARGUMENTS)
     config_class = _class(interpreter, MODEL_CONFIG)
@@ -119,7 +120,7 @@ def complete_arguments(interpreter: Interpreter, profile: Profile) -> Start | Mi
 
 
 def start(begun: Start, until: frozenset[str] = frozenset()) -> Start | Missing:
-    """Go on from completed arguments through the model runner's constructor, to the end of a method named in ``until``."""
+    """Go on from completed arguments through the model runner's constructor, or to the end of a method in ``until``."""
     interpreter = begun.interpreter
     interpreter.state = dict(begun.state)
     runner_class = _class(interpreter, RUNNER)
@@ -144,7 +145,7 @@ def start(begun: Start, until: frozenset[str] = frozenset()) -> Start | Missing:
 
 
 def publish_arguments(begun: Start) -> None:
-    """Let the source's own setters make the arguments known to code that asks for them globally, from the start's state."""
+    """From the start's state, let the source's own setters hand the arguments to code that asks for them globally."""
     begun.interpreter.state = dict(begun.state)
     arguments = begun.arguments.cls
     assert arguments is not None

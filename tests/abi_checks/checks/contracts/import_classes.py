@@ -1,7 +1,7 @@
 """Run by an environment's own interpreter: import each model class and print which of the named methods it has.
 
-Arguments: method names. Prints a JSON object after ``RESULT``: class name → list of methods, or module name → the text of
-the exception. sgl_kernel is stood in for, because it cannot be imported on a host without a driver.
+Arguments: method names. Prints a JSON object after ``RESULT``: class name → list of methods, or module name → the text
+of the exception. sgl_kernel is stood in for, because it cannot be imported on a host without a driver.
 """
 
 import importlib

@@ -13,11 +13,11 @@ import whatthepatch
 from abi_checks.checks.contracts.attention import judge_attention, read_coverage
 from abi_checks.checks.contracts.eagle import read_contract
 from abi_checks.checks.contracts.gates import Consequence, find_gates
-from abi_checks.checks.contracts.options import OptionVerdict, Outcome
 from abi_checks.checks.contracts.registry import ClassJudge, ClassVerdict, read_registry
 from abi_checks.checks.contracts.report import EAGLE, GATE, LAUNCH, check_sglang, judge_launch
 from abi_checks.checks.contracts.source import SourceTree
 from abi_checks.checks.contracts.startup import Profile
+from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target, parse_target
 from abi_checks.findings import Severity
 from stack.patching.series import load_all

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from abi_checks.checks.contracts.options import OptionJudge, OptionVerdict, Outcome
+from abi_checks.checks.contracts.options import OptionJudge
 from abi_checks.checks.contracts.report import judge_launch
 from abi_checks.checks.contracts.startup import Profile
+from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import parse_target
 from tests.abi_checks.checks.contracts.trees import COMMON, tree
 

@@ -109,7 +109,8 @@ def test_methods_from_mixins_and_other_modules_count(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_alone_is_not_enough(tmp_path: Path, body: str, reason: str) -> None:
-    source = f"import torch.nn as nn\nfrom sglang.srt.models.good import Mixin\nclass M(Mixin, nn.Module):\n{body}\nEntryClass = M\n"
+    head = "import torch.nn as nn\nfrom sglang.srt.models.good import Mixin\nclass M(Mixin, nn.Module):\n"
+    source = f"{head}{body}\nEntryClass = M\n"
     verdict = judged(tmp_path, {"good": GOOD, "m": source})["M"]
     assert verdict.lacking == ("set_eagle3_layers_to_capture",)
     assert reason in verdict.methods["set_eagle3_layers_to_capture"].reason
