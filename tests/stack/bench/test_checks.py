@@ -125,7 +125,7 @@ def test_queueing_is_noted_and_not_rejected() -> None:
 def test_ttft_above_what_the_client_can_tell() -> None:
     many = [[0.0001 * (k % 7 + 1) for k in range(2000)]] * 2
     run = judged(ran(itls=many, output_lens=[2001, 2001]))
-    assert run.notes == ("TTFT unreliable: 5002 chunks/s; this client tells it rightly up to 1500",)
+    assert run.notes == ("TTFT unreliable: 5002 chunks/s; this client tells it rightly up to 2500",)
 
 
 def test_percentiles() -> None:
