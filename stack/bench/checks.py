@@ -21,8 +21,10 @@ CLOCK_JUMP_S = 0.5
 CLIENT_BOUND = 0.95
 """Share of one core from which the single-threaded load generator, and not the server, is the limit."""
 RELIABLE_TTFT_CHUNKS_PER_S = 2500.0
-"""Streamed chunks per second up to which the time to first token is trusted: on two cores it was within 25 % of the true
-one at 2,699 and no longer at 3,761 (benchmarks/bench_client.py, docs/evidence/bench_client.json)."""
+"""Streamed chunks per second up to which the time to first token is trusted.
+
+On two cores it was within 25 % of the true one at 2,699 and no longer at 3,761 (docs/evidence/bench_client.json).
+"""
 
 
 @dataclass(frozen=True, slots=True)

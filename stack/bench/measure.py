@@ -61,7 +61,7 @@ class Recorder:
     def warm_up(self) -> None:
         """Runs that are not kept, at the plan's highest and lowest level: compilers and allocators settle."""
         for _ in range(self._plan.warmups):
-            for level in sorted({self._plan.levels[-1], self._plan.levels[0]}, reverse=True):
+            for level in sorted({max(self._plan.levels), min(self._plan.levels)}, reverse=True):
                 run = self._one(-1, level)
                 self._say(f"{self._arm.name}: warm-up at C={level}: {_brief(run)}")
                 self._stop_if_dead()

@@ -92,11 +92,14 @@ def _dress(axes: Axes, name: str, unit: str, results: Sequence[BenchResult]) -> 
     axes.set_yscale("log")
     axes.set_xticks(levels, [str(level) for level in levels])
     axes.minorticks_off()
-    ticks = axes.get_yticks()
     low, high = axes.get_ylim()
-    # A log axis labels whole powers only; most plots span one or two, so the steps between get a label too.
-    steps = [s * 10.0**p for p in range(-6, 8) for s in (1, 2, 5) if low <= s * 10.0**p <= high]
-    axes.set_yticks(steps or list(ticks), [f"{step:,.10g}" for step in steps or ticks])
+    # A log axis labels whole powers only, and most of these plots span one or two.
+    for digits in ((1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9)):
+        steps = [digit * 10.0**power for power in range(-6, 8) for digit in digits]
+        steps = [step for step in steps if low <= step <= high]
+        if len(steps) >= 4:
+            break
+    axes.set_yticks(steps, [f"{step:,.10g}" for step in steps])
     axes.set_xlabel("concurrent requests")
     axes.set_ylabel(unit)
     axes.set_title(name, fontsize=11, loc="left")
