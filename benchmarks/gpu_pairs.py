@@ -185,7 +185,7 @@ def measure(
 ) -> None:
     """Rounds over all servers until one more would not end in time; each arm's file is written after each run."""
     requests = tuple(REQUESTS[LEVELS.index(level)] for level in levels)
-    chosen = plan.Plan(tuple(levels), requests, options.rounds, 1, OUTPUT_TOKENS, PROMPTS, 1, 60.0)
+    chosen = plan.Plan(tuple(levels), requests, options.rounds, options.warmups, OUTPUT_TOKENS, PROMPTS, 1, 60.0)
     tokenizers = {name: options.tokenizer or str(options.work / name / "target") for name in TARGETS}
     environment = fingerprint(options.env, local_server=True)
     with TemporaryDirectory() as scratch, Generator(options.env / "bin" / "python", Path(scratch)) as generator:
