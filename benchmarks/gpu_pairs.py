@@ -317,6 +317,7 @@ def main() -> int:
     parser.add_argument("--env", type=Path, default=Path(sys.prefix))
     parser.add_argument("--seconds", type=float, default=420.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warmups", type=int, default=1)
     parser.add_argument(
         "--serial", action="store_true", help="after the sweep, 2,048 tokens of one stream (cheap pair)"
     )
