@@ -25,6 +25,9 @@ def only_in(one: Start, other: Start) -> list[Construction]:
 def judge_communicator(name: str, made: Construction, begun: Start) -> OptionVerdict:
     """Whether an object that an option makes stays switched on; ``disabled`` is how SGLang's communicators say so."""
     cls = made.cls.node.name
+    end = made.exits[-1]
+    if end.kind == "raise":
+        return OptionVerdict(name, True, Outcome.UNKNOWN, f"{cls} may raise {end.value} when it is made", (end.place,))
     states = [(e, e.state.get((made.number, "disabled"))) for e in made.exits if e.kind != "raise"]
     early = [e for e, off in states if e.kind == "return" and off is True]
     last, last_state = states[-1] if states else (None, None)

@@ -54,7 +54,7 @@ Predicates = Mapping[tuple[int, int], Mapping[str, bool]]
 """For each capability, the answer of each predicate."""
 
 
-def find_gates(tree: SourceTree, target: Target, packages: tuple[str, ...] = PACKAGES) -> list[Gate]:
+def find_gates(tree: SourceTree, target: Target, packages: Sequence[str] = PACKAGES) -> list[Gate]:
     """All gates of the packages for a target, in order of their places."""
     finder = GateFinder(tree, target)
     gates = [

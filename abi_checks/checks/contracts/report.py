@@ -8,7 +8,7 @@ from pathlib import Path
 from abi_checks.checks.contracts.attention import OPTION as ATTENTION
 from abi_checks.checks.contracts.attention import Coverage, judge_attention
 from abi_checks.checks.contracts.eagle import Contract, read_contract
-from abi_checks.checks.contracts.gates import Consequence, Gate, find_gates
+from abi_checks.checks.contracts.gates import PACKAGES, Consequence, Gate, find_gates
 from abi_checks.checks.contracts.options import OptionJudge
 from abi_checks.checks.contracts.registry import ClassJudge, ClassVerdict, read_registry
 from abi_checks.checks.contracts.source import SourceTree
@@ -54,18 +54,20 @@ def check_sglang(
     models: Sequence[str] = (),
     profiles: Sequence[Profile] = (),
     coverage: Coverage | None = None,
+    gate_packages: Sequence[str] = PACKAGES,
 ) -> list[Finding]:
     """Findings about the SGLang below a folder; none where there is no SGLang.
 
     Gates are looked for on every target; classes are judged where ``models`` names them, launches where ``profiles``
-    has them. ``coverage`` is the device code of shared objects; without it only the source decides.
+    has them. ``coverage`` is the device code of shared objects; without it only the source decides. ``gate_packages``
+    are the packages, or parts of them, that are searched for gates.
     """
     tree = SourceTree(site_packages)
     if not tree.has_package("sglang.srt"):
         return []
     findings: list[Finding] = []
     for target in targets:
-        findings.extend(gate_findings(tree, target, find_gates(tree, target)))
+        findings.extend(gate_findings(tree, target, find_gates(tree, target, gate_packages)))
     if models:
         contract = read_contract(tree)
         registry = read_registry(tree, models)

@@ -243,7 +243,8 @@ def test_a_checkout_is_judged_as_far_as_it_goes(old: SourceTree, tmp_path: Path)
     tree = SourceTree(tmp_path)
     assert judged(tree)[KIMI].lacking == METHODS
     verdicts = launch(tree, SM120, ("enable_torch_symm_mem", True))
-    assert verdicts["enable_torch_symm_mem"].outcome in (Outcome.CRASHES, Outcome.UNKNOWN)
+    symmetric = verdicts["enable_torch_symm_mem"]
+    assert (symmetric.outcome, "may raise KeyError: 12" in symmetric.reason) == (Outcome.UNKNOWN, True)
     assert verdicts["enable_flashinfer_allreduce_fusion"].outcome is Outcome.UNKNOWN
     checks = {f.check: f for f in check_sglang(tmp_path, [SM120])}
     assert "does not parse in line 1" in checks["contracts-source"].message
