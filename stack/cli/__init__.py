@@ -18,6 +18,7 @@ COMMANDS = {
     "lock": "resolve the definitions into hashed lock files, or check that the committed ones are current",
     "build": "build a stack from its lock, judge it, and switch to it",
     "wheelhouse": "put everything a host without a network needs into a folder or into parts",
+    "image": "build a container image of a stack and judge it",
     "builds": "list the builds that lie in a prefix, with date, lock, findings and size",
     "rollback": "put an earlier build in use again, after checking it",
     "gc": "remove builds that are neither current nor previous nor used by a running process",
