@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -26,6 +25,7 @@ from abi_checks.sources.archive import (
     read_directory,
     read_member,
 )
+from abi_checks.sources.folder import metadata_fields
 
 MAX_METADATA_BYTES = 8 << 20
 _SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
@@ -132,16 +132,14 @@ def _describe(
     refused: tuple[Refusal, ...],
     fetched: int,
 ) -> Wheel:
-    metadata = HeaderParser().parsestr(
-        texts.get("METADATA", b"").decode("utf-8", "replace").replace("\r\n", "\n").partition("\n\n")[0]
-    )
+    fields = metadata_fields(texts.get("METADATA", b"").decode("utf-8", "replace").replace("\r\n", "\n"))
     tags = texts.get("WHEEL", b"").decode("utf-8", "replace")
     return Wheel(
         filename=filename,
         location=location,
-        name=canonicalize_name(metadata.get("Name", name)),
-        version=metadata.get("Version", version),
-        requires=tuple(metadata.get_all("Requires-Dist") or ()),
+        name=canonicalize_name(next(iter(fields.get("Name", ())), name)),
+        version=next(iter(fields.get("Version", ())), version),
+        requires=tuple(fields.get("Requires-Dist", ())),
         tags=tuple(line[4:].strip() for line in tags.splitlines() if line.startswith("Tag:")),
         info_folder=folder,
         files=files,

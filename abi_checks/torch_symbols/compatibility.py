@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from abi_checks.torch_symbols.table import SymbolTable, covers
+from abi_checks.torch_symbols.table import SymbolTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def compatibility(table: SymbolTable, objects: Mapping[str, Collection[bytes]]) 
     needs: list[Need] = []
     masks: list[int] = []
     for path, names in sorted(objects.items()):
-        wanted = sorted(name for name in names if covers(name))
+        wanted = sorted(name for name in names if name in known)
         if not wanted:
             continue
         mask = everything

@@ -24,7 +24,7 @@ from abi_checks.errors import SourceError
 FILE = Path(__file__).with_name("symbols.bin")
 _MAGIC = b"TORCHSYM"
 _LENGTH = struct.Struct("<I")
-SEGMENT_NAMES = 2048
+SEGMENT_NAMES = 512
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
 
 # Names whose outermost namespace is torch's (Itanium C++ ABI, 5.1: special names, thunks, local names, qualifiers), its
