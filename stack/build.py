@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from abi_checks.api import check_environment
 from abi_checks.errors import SourceError, UserError
 from abi_checks.findings import Severity
 from abi_checks.report import json as json_report
 from abi_checks.report.interface import Report
-from stack.availability import Availability, Origin
-from stack.definition import StackDefinition, Upload
+from stack.availability import Availability
+from stack.definition import StackDefinition
 from stack.files import remove_tree, write_text
 from stack.installed import beaten_winners, compare, site_packages, torch_build
 from stack.lockfile import Lock
 from stack.manifest import definition_digest, manifest_text, read_manifest, waivers_text
+from stack.mismatch import describe_mismatch, refuse_damaged_files
 from stack.patching import applied_series, apply_default_series
 from stack.prefix import Build, StackFolder
 from stack.progress import Progress
@@ -145,22 +142,6 @@ def _run_installer(
     requirements.unlink()
 
 
-def refuse_damaged_files(availability: Availability) -> None:
-    """Hash the wheelhouse's files of wheels on no index: of a damaged one uv may say only that it cannot unpack it.
-
-    :raises SourceError: for the first whose hash is not the locked one
-    """
-    for source in availability.direct:
-        if source.origin is Origin.WHEELHOUSE:
-            with Path(url2pathname(urlsplit(source.address).path)).open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            item = source.distribution
-            if found not in item.hashes:
-                raise SourceError(
-                    describe_mismatch(availability.definition, f"{item.name} @ {source.address}", item.hashes[0], found)
-                )
-
-
 def patch(job: Job, detail: Callable[[str], None]) -> Job:
     """The source patches that are on by default for what is installed.
 
@@ -169,31 +150,6 @@ def patch(job: Job, detail: Callable[[str], None]) -> Job:
     for applied in apply_default_series(job.build.environment):
         job.progress.say(f"  {applied.name} ({applied.distribution} {applied.version})")
     return job
-
-
-def describe_mismatch(definition: StackDefinition, requirement: str, expected: str, found: str) -> str:
-    """What to tell about a file that was refused for its hash; names the upload where the definition knows it."""
-    name = requirement.partition(" ")[0].partition("==")[0]
-    uploads = next((wheel.uploads for wheel in definition.wheels if wheel.name == name), ())
-    known = {upload.sha256: upload for upload in uploads}
-    lines = [
-        f"{requirement}: refused, its hash is not the locked one",
-        f"  locked: sha256 {expected}{_upload(known.get(expected))}",
-        f"  found:  sha256 {found}{_upload(known.get(found))}",
-    ]
-    if found in known:
-        lines.append(f"To take that upload, put its hash into {definition.path.name} and make the lock again.")
-    elif uploads:
-        lines.append(
-            f"It is none of the {len(uploads)} known uploads of {name}: find out what it is before you use it."
-        )
-    else:
-        lines.append("The file was damaged or replaced. Get it from another source, or find out why it changed.")
-    return "\n".join(lines)
-
-
-def _upload(upload: Upload | None) -> str:
-    return f", uploaded {upload.date} UTC from commit {upload.commit} ({upload.tag})" if upload else ""
 
 
 def check_metadata(job: Job, detail: Callable[[str], None]) -> Job:
