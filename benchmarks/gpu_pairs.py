@@ -54,13 +54,13 @@ TARGETS = {
 }
 LEVELS = plan.SWEEP_LEVELS
 REQUESTS = (2, 2, 5, 10, 30, 70, 100, 250)
-OUTPUT_TOKENS = 256
+OUTPUT_TOKENS = 192
 """Long enough that the wave's start, when the server takes some 5 ms a request to let it in, does not decide."""
 BOOT_LIMIT_S = 300.0
 FIRST_PORT = 31000
 OPTIONS = [
     *("--attention-backend", "flashinfer", "--dtype", "bfloat16", "--max-running-requests", "256"),
-    *("--max-total-tokens", "72000", "--mem-fraction-static", "0.93"),
+    *("--max-total-tokens", "56000", "--mem-fraction-static", "0.93"),
     # A graph for every level measured and none else: captures cost seconds each.
     *("--cuda-graph-bs-decode", *map(str, LEVELS), "--cuda-graph-backend-prefill", "disabled"),
     # Up to 75,000 tokens a second leave the cheap server; a chunk for each would make the client the limit.
