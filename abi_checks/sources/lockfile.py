@@ -14,13 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
 
 from abi_checks.errors import SourceError, UsageError
 from abi_checks.sources.index import Link, resolve, uv_cache
 from abi_checks.sources.overlay import WheelsSource
 from abi_checks.sources.selection import PythonVersion, best, running_python
-from abi_checks.sources.wheel import read_wheel
+from abi_checks.sources.wheel import read_wheel, same_version
 
 _HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})")
 _OPTION = re.compile(r"\s--?[a-z].*$", re.DOTALL)
@@ -174,6 +173,6 @@ def _is(locked: LockedWheel, filename: str) -> bool:
     """Whether a wheel's file name is that of the locked distribution."""
     try:
         name, version, _, _ = parse_wheel_filename(filename)
-        return name == locked.name and version == Version(locked.version)
-    except (InvalidWheelFilename, InvalidVersion):
+        return name == locked.name and same_version(str(version), locked.version)
+    except InvalidWheelFilename:
         return False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from abi_checks.bytesource import BufferSource, ByteSource, FileSource
 from abi_checks.elf_format import ELF_MAGIC
@@ -94,61 +95,79 @@ def read_wheel(location: str, filename: str) -> Wheel:
         raise UsageError(
             f"{filename}: not the name of a wheel (NAME-VERSION-PYTHON-ABI-PLATFORM.whl): {error}"
         ) from error
-    files: dict[str, Member | None]
-    if os.path.isdir(location):
-        files = dict.fromkeys(_walk(location))
-        folder = _info_folder(files, name)
-        texts = {
-            part: Path(location, folder, part).read_bytes()
-            for part in ("METADATA", "WHEEL")
-            if f"{folder}/{part}" in files
-        }
-        return _describe(filename, location, str(version), name, folder, files, texts, (), 0)
-    with open_bytes(location) as source:
-        directory = read_directory(source, filename)
-        files = {member.name: member for member in directory.members}
-        folder = _info_folder(files, name)
-        refused = list(directory.refused)
-        texts = {}
-        for part in ("METADATA", "WHEEL"):
-            member = files.get(f"{folder}/{part}")
-            try:
-                if member is None:
-                    raise MemberError("a wheel must have it, and it is missing")
-                texts[part] = read_member(source, member, MAX_METADATA_BYTES)
-            except MemberError as error:
-                refused.append(Refusal(f"{folder}/{part}", str(error)))
-        return _describe(filename, location, str(version), name, folder, files, texts, tuple(refused), source.fetched)
-
-
-def _describe(
-    filename: str,
-    location: str,
-    version: str,
-    name: str,
-    folder: str,
-    files: Mapping[str, Member | None],
-    texts: Mapping[str, bytes],
-    refused: tuple[Refusal, ...],
-    fetched: int,
-) -> Wheel:
-    fields = metadata_fields(texts.get("METADATA", b"").decode("utf-8", "replace").replace("\r\n", "\n"))
-    tags = texts.get("WHEEL", b"").decode("utf-8", "replace")
+    contents = _unpacked(location, name) if os.path.isdir(location) else _packed(location, filename, name)
+    fields = metadata_fields(contents.metadata.replace("\r\n", "\n"))
+    told = (
+        canonicalize_name(next(iter(fields.get("Name", ())), name)),
+        next(iter(fields.get("Version", ())), str(version)),
+    )
+    refused = list(contents.refused)
+    if told[0] != name or not same_version(told[1], str(version)):
+        why = f"it names {told[0]} {told[1]}, and the file's name {name} {version}: an installer refuses such a wheel"
+        refused.append(Refusal(f"{contents.info_folder}/METADATA", why))
     return Wheel(
         filename=filename,
         location=location,
-        name=canonicalize_name(next(iter(fields.get("Name", ())), name)),
-        version=next(iter(fields.get("Version", ())), version),
+        name=told[0],
+        version=told[1],
         requires=tuple(fields.get("Requires-Dist", ())),
-        tags=tuple(line[4:].strip() for line in tags.splitlines() if line.startswith("Tag:")),
-        info_folder=folder,
-        files=files,
-        refused=refused,
-        fetched=fetched,
+        tags=tuple(line[4:].strip() for line in contents.tags.splitlines() if line.startswith("Tag:")),
+        info_folder=contents.info_folder,
+        files=contents.files,
+        refused=tuple(refused),
+        fetched=contents.fetched,
     )
 
 
-def _info_folder(files: Mapping[str, Member | None], name: str) -> str:
+def same_version(one: str, other: str) -> bool:
+    """Whether two texts are the same version (PEP 440: ``1.0`` is ``1.0.0``)."""
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """A wheel's members and the texts of its METADATA and WHEEL files ("" where they can't be read)."""
+
+    files: Mapping[str, Member | None]
+    info_folder: str
+    metadata: str
+    tags: str
+    refused: tuple[Refusal, ...]
+    fetched: int
+
+
+def _unpacked(folder: str, name: str) -> _Contents:
+    files = dict.fromkeys(_walk(folder))
+    info = _info_folder(files, name)
+    try:
+        metadata, tags = (Path(folder, info, part).read_text("utf-8", "replace") for part in ("METADATA", "WHEEL"))
+    except OSError as error:
+        raise SourceError(f"{folder}: not the content of a wheel: {info}: {error.strerror}") from error
+    return _Contents(files, info, metadata, tags, (), 0)
+
+
+def _packed(location: str, filename: str, name: str) -> _Contents:
+    with open_bytes(location) as source:
+        directory = read_directory(source, filename)
+        files = {member.name: member for member in directory.members}
+        info = _info_folder(files, name)
+        refused = list(directory.refused)
+        texts = {"METADATA": "", "WHEEL": ""}
+        for part in texts:
+            member = files.get(f"{info}/{part}")
+            try:
+                if member is None:
+                    raise MemberError("a wheel must have it, and it is missing")
+                texts[part] = read_member(source, member, MAX_METADATA_BYTES).decode("utf-8", "replace")
+            except MemberError as error:
+                refused.append(Refusal(f"{info}/{part}", str(error)))
+        return _Contents(files, info, texts["METADATA"], texts["WHEEL"], tuple(refused), source.fetched)
+
+
+def _info_folder(files: Iterable[str], name: str) -> str:
     """The .dist-info folder of the distribution ``name``; a name of our own where there is none."""
     for path in files:
         top, _, rest = path.partition("/")

@@ -171,6 +171,13 @@ def test_a_header_that_is_not_there_is_told(tmp_path: Path) -> None:
         member_head(source, read_directory(source, "w").members[0], 4)
 
 
+def test_an_archive_without_members_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.whl"
+    zipfile.ZipFile(path, "w").close()
+    with pytest.raises(SourceError, match="an archive without any member"):
+        directory_of(path)
+
+
 def test_one_name_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.whl"
     with zipfile.ZipFile(path, "w") as archive:

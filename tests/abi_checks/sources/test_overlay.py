@@ -134,6 +134,9 @@ def test_an_unpacked_wheel_is_read_from_its_folder(tmp_path: Path) -> None:
     (folder / "pkg" / "a.so").write_bytes(ELF)
     (folder / "demo-1.0.dist-info").mkdir()
     (folder / "demo-1.0.dist-info" / "METADATA").write_text("Name: demo\nVersion: 1.0\n")
+    with pytest.raises(SourceError, match=r"not the content of a wheel: demo-1\.0\.dist-info: No such file"):
+        read_wheel(str(folder), "demo-1.0-py3-none-any.whl")
+    (folder / "demo-1.0.dist-info" / "WHEEL").write_text("Tag: py3-none-any\n")
     source = WheelsSource("x", [read_wheel(str(folder), "demo-1.0-py3-none-any.whl")], (3, 12))
     assert dict(map(content, source.objects())) == {f"{SITE}/pkg/a.so": ELF}
     assert source.distributions()[0].label == "demo==1.0"
@@ -170,3 +173,12 @@ def test_a_name_that_is_no_wheels_name_is_a_usage_error(tmp_path: Path) -> None:
 def test_a_wheel_that_cannot_be_opened_is_a_source_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x-1-py3-none-any\.whl: cannot read this wheel: No such file"):
         wheel_source(tmp_path / "x-1-py3-none-any.whl")
+
+
+def test_metadata_of_another_version_are_reported(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"a.so": ELF}).rename(tmp_path / "demo-2.0-py3-none-any.whl")
+    (refusal,) = read(path).refused
+    assert refusal.name == "demo-1.0.dist-info/METADATA"
+    assert refusal.why.startswith("it names demo 1.0, and the file's name demo 2.0")
+    same = make_wheel(tmp_path, {"a.so": ELF}, version="3.0").rename(tmp_path / "demo-3.0.0-py3-none-any.whl")
+    assert read(same).refused == ()

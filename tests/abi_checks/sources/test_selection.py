@@ -172,6 +172,7 @@ def test_a_locks_wheels_come_from_the_wheelhouse_the_cache_and_the_index(tmp_pat
     (cached / "gamma-1.0.dist-info").mkdir(parents=True)
     (cached / "c.so").write_bytes(ELF)
     (cached / "gamma-1.0.dist-info" / "WHEEL").write_text("Tag: py3-none-any\n")
+    (cached / "gamma-1.0.dist-info" / "METADATA").write_text("Name: gamma\nVersion: 1.0\n")
     cached.with_name(cached.name + ".http").write_bytes(b"sha256" + b"c" * 64)
     lock = tmp_path / "lock.txt"
     lock.write_text(
@@ -195,6 +196,7 @@ def test_a_cached_wheel_with_another_hash_is_not_taken(tmp_path: Path, site: Sit
     cached = tmp_path / "uv-cache" / "wheels-v5" / "pypi" / "gamma" / "1.0-py3-none-any"
     (cached / "gamma-1.0.dist-info").mkdir(parents=True)
     (cached / "gamma-1.0.dist-info" / "WHEEL").write_text("Tag: py3-none-any\n")
+    (cached / "gamma-1.0.dist-info" / "METADATA").write_text("Name: gamma\nVersion: 1.0\n")
     cached.with_name(cached.name + ".http").write_bytes(b"sha256" + b"c" * 64)
     lock = tmp_path / "lock.txt"
     lock.write_text(f"gamma==1.0 --hash=sha256:{'d' * 64}\n")
