@@ -15,6 +15,12 @@ SERIAL_OUTPUT_TOKENS = 2048
 """Output length of the serial runs with which the proven host's first figures were taken."""
 MIN_REQUESTS = 4
 """Requests sent at the lowest levels: one request is one sample of latency."""
+WAVES = 2
+"""Requests a level sends for each that runs at once.
+
+Speculative requests of one length take different times, so a single wave ends with a batch that runs empty, which
+would be held against speculation and not against the baseline.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,6 @@ def serial(runs: int, warmups: int, output_tokens: int, prompts: Prompts, level_
 def sweep(
     levels: tuple[int, ...], rounds: int, output_tokens: int, prompts: Prompts, level_timeout_s: float, backend: str
 ) -> Plan:
-    """Every level ``rounds`` times, in whole waves of equal requests, after a warm-up at both ends."""
-    requests = tuple(max(level, -(-MIN_REQUESTS // level) * level) for level in levels)
+    """Every level ``rounds`` times, with equal requests that follow one another, after a warm-up at both ends."""
+    requests = tuple(max(WAVES * level, MIN_REQUESTS) for level in levels)
     return Plan(levels, requests, rounds, 1, output_tokens, prompts, 1, level_timeout_s, backend)

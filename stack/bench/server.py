@@ -142,15 +142,24 @@ class ServerApi:
         return None
 
     def queue(self) -> tuple[int, int] | None:
-        """(running, waiting) requests now, over all data-parallel ranks."""
-        status, text = self._get("/v1/loads?include=core")
+        """(running, waiting) requests now, over all data-parallel ranks.
+
+        SGLang 0.5.14 with FastAPI 0.138 answers /v1/loads with HTTP 500 as soon as metrics are on, because its
+        middleware asks every route for a path that included routers no longer have; the older /get_load still works.
+        """
         try:
-            loads = json.loads(text)["loads"] if status == 200 else []
-            if not loads:
-                return None
-            return sum(int(x["num_running_reqs"]) for x in loads), sum(int(x["num_waiting_reqs"]) for x in loads)
+            status, text = self._get("/v1/loads?include=core")
+            if status == 200:
+                loads = json.loads(text)["loads"]
+                return sum(int(x["num_running_reqs"]) for x in loads), sum(int(x["num_waiting_reqs"]) for x in loads)
+            status, text = self._get("/get_load")
+            if status == 200:
+                loads = json.loads(text)
+                waiting = sum(int(x["num_waiting_reqs"]) for x in loads)
+                return sum(int(x["num_reqs"]) for x in loads) - waiting, waiting
         except (ValueError, KeyError, TypeError):
-            return None
+            pass
+        return None
 
     def wait_idle(self, limit_s: float) -> bool:
         """Wait until no request runs or waits; True at once for a server that does not tell."""

@@ -153,7 +153,14 @@ class Mock:
             _reply(writer, 200, json.dumps({"data": [{"id": "mock"}]}).encode())
         elif path in ("/server_info", "/get_server_info") and not self.options.bare:
             _reply(writer, 200, json.dumps(self.info()).encode())
+        elif path == "/get_load" and self.options.broken_loads:
+            waiting = len(engine.waiting)
+            row = {"num_reqs": len(engine.running) + waiting, "num_waiting_reqs": waiting}
+            _reply(writer, 200, json.dumps([row]).encode())
         elif path == "/v1/loads" and not self.options.bare:
+            if self.options.broken_loads:
+                _reply(writer, 500, b"Internal Server Error")
+                return
             row = {"num_running_reqs": len(engine.running), "num_waiting_reqs": len(engine.waiting)}
             _reply(writer, 200, json.dumps({"loads": [row]}).encode())
         elif path == "/metrics" and not self.options.bare and not self.options.no_metrics:
@@ -191,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--truncate", action="store_true", help="the last token of every answer is missing")
     parser.add_argument("--bare", action="store_true", help="none of SGLang's own endpoints")
     parser.add_argument("--no-metrics", action="store_true")
+    parser.add_argument("--broken-loads", action="store_true", help="/v1/loads answers 500, /get_load works")
     return parser
 
 

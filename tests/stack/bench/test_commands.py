@@ -31,7 +31,7 @@ def test_every_round_visits_every_level_once_and_in_another_order() -> None:
     assert Counter(made.order()) == {(n, level): 1 for n in range(3) for level in (1, 2, 5, 10, 30, 70, 100, 250)}
     orders = [[level for n, level in made.order() if n == number] for number in range(3)]
     assert orders[0] != orders[1] != orders[2] and list(made.order()) == list(made.order())
-    assert made.requests == (4, 4, 5, 10, 30, 70, 100, 250)  # whole waves, and four requests at the least
+    assert made.requests == (4, 4, 10, 20, 60, 140, 200, 500)
 
 
 @pytest.mark.parametrize("levels", [(), (0,), (2, 2)])

@@ -60,6 +60,21 @@ def test_a_server_that_tells_nothing_is_measured_all_the_same(generator: Generat
     assert recorder.result.server.settings == {}
 
 
+@pytest.mark.parametrize("fault", [(), ("--broken-loads",)])
+def test_the_queue_is_read_from_whichever_endpoint_works(
+    generator: Generator, tmp_path: Path, fault: tuple[str, ...]
+) -> None:
+    plan = Plan((6,), (6,), 1, 0, 8, small_plan().prompts, 1, 30.0)
+    with start(tmp_path, "--fixed", "0.2", "--limit", "2", *fault) as url:
+        recorder, _ = record(url, generator, tmp_path / "r.json", plan)
+        recorder.measure(0, 6)
+    (run,) = recorder.result.runs
+    assert run.load and (run.load.max_running, run.load.max_waiting) == (2, 4)
+    assert run.notes == (
+        "queueing: the server runs 2 requests at once, 6 were sent; raise --max-running-requests to measure this level",
+    )
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
