@@ -105,7 +105,11 @@ class Interpreter(Names):
         if not self._running:
             self._steps_left = _MAX_STEPS
         before = self.state
-        self.last_exits = exits = self._run(function, positional, named)
+        try:
+            self.last_exits = exits = self._run(function, positional, named)
+        except RecursionError:
+            self.state = before
+            return Unknown("nested too deep to follow")
         last = exits[-1]
         if last.kind == "raise" and last.certain:
             self.state = last.state

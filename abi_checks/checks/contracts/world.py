@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from abi_checks.checks.contracts.values import External, Instance, Unknown, Value
+from abi_checks.checks.contracts.values import External, Unknown, Value
 from abi_checks.errors import UsageError
 
 
@@ -32,6 +32,8 @@ class Target:
         return f"{self.major}{self.minor}"
 
     def __str__(self) -> str:
+        if self.gpus == 1:
+            return f"SM{self.sm}, 1 GPU"
         joined = {True: "NVLink", False: "PCIe", None: "topology not given"}[self.nvlink]
         return f"SM{self.sm}, {self.gpus} GPUs, {joined}"
 
@@ -107,15 +109,3 @@ def external_has(owner: External, attribute: str) -> bool | None:
 def device_properties(target: Target) -> dict[str, Value]:
     """Attributes of ``torch.cuda.get_device_properties``."""
     return {"major": target.major, "minor": target.minor}
-
-
-__all__ = [
-    "Instance",
-    "Target",
-    "device_properties",
-    "external_attribute",
-    "external_call",
-    "external_has",
-    "parse_target",
-    "probe",
-]
