@@ -66,7 +66,7 @@ def stable_abi(session: nox.Session) -> None:
 
 @nox.session
 def torch_symbols(session: nox.Session) -> None:
-    """Make the table of torch symbols again; ``-- --wheels FOLDER`` reads wheels that lie there already."""
+    """Make the table of torch symbols again; ``-- --wheels DIR`` has wheels already, ``-- --reuse`` reads new ones."""
     session.run(sys.executable, "-m", "abi_checks.torch_symbols.build", *session.posargs)
 
 

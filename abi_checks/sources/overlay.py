@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -91,8 +92,9 @@ class WheelsSource:
     def objects(self) -> Iterator[SourceObject | Unreadable]:
         """See :class:`abi_checks.sources.interface.Source`."""
         yield from self._unreadable
-        for location, group in groupby(self._found, key=itemgetter(0)):
-            yield from _read(_Batch(location, tuple(place for _, place in group)), self._count)
+        with Store() as store:
+            for location, group in groupby(self._found, key=itemgetter(0)):
+                yield from _read(_Batch(location, tuple(place for _, place in group)), store, self._count)
 
     def _count(self, fetched: int) -> None:
         self.fetched += fetched
@@ -175,10 +177,16 @@ def _work(
 ) -> tuple[list[tuple[str, Result]], int]:
     """In a worker: ``function`` of each object of a batch, by path, and the bytes fetched."""
     counts: list[int] = []
-    return [(item.path, function(item)) for item in _read(batch, counts.append)], sum(counts)
+    return [(item.path, function(item)) for item in _read(batch, _worker_store(), counts.append)], sum(counts)
 
 
-def _read(batch: _Batch, count: Callable[[int], None]) -> Iterator[SourceObject | Unreadable]:
+@cache
+def _worker_store() -> Store:
+    """The one store of a worker process; it goes with the process."""
+    return Store()
+
+
+def _read(batch: _Batch, store: Store, count: Callable[[int], None]) -> Iterator[SourceObject | Unreadable]:
     """The objects of a batch in order; ``count`` is told the bytes fetched."""
     if os.path.isdir(batch.location):
         for path, name, _ in batch.places:
@@ -188,7 +196,7 @@ def _read(batch: _Batch, count: Callable[[int], None]) -> Iterator[SourceObject 
             except OSError as error:
                 yield Unreadable(path, f"cannot be read: {error.strerror}")
         return
-    with open_bytes(batch.location) as source, Store() as store:
+    with open_bytes(batch.location) as source:
         for path, _, member in batch.places:
             assert member is not None  # an archive's places have members
             try:

@@ -1,8 +1,9 @@
-"""Make the table of torch symbols again: ``python -m abi_checks.torch_symbols.build [--wheels FOLDER]``.
+"""Make the table of torch symbols again: ``python -m abi_checks.torch_symbols.build [--wheels FOLDER] [--reuse]``.
 
 Each release that releases.toml lists is read from its wheel in FOLDER, or, where that is not given or lacks it, from
-the index over ranges: up to 0.9 GB are transferred for each, and nothing is stored. The same releases make the same
-bytes.
+the index over ranges: up to 0.9 GB are transferred for each, and nothing is stored. With ``--reuse`` the releases that
+the table has already, from the same wheels, are taken from it, so that adding one reads one wheel. The same releases
+make the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from abi_checks.errors import SourceError, UserError
 from abi_checks.sources.archive import MemberError, Store, open_member
 from abi_checks.sources.index import resolve
 from abi_checks.sources.wheel import open_bytes, read_wheel
-from abi_checks.torch_symbols.table import FILE, Release, covers, write_table
+from abi_checks.torch_symbols.table import FILE, Release, SymbolTable, covers, write_table
 
 LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python", "torch")
 """The libraries that an extension of torch links, or finds in the process."""
@@ -64,13 +65,17 @@ def locate(release: Release, wheels: Path | None) -> str:
     return location
 
 
-def build(releases: Iterable[Release], wheels: Path | None, target: Path) -> None:
-    """Read every release, two at a time, and write the table to ``target``."""
+def build(releases: Iterable[Release], wheels: Path | None, target: Path, *, reuse: bool = False) -> None:
+    """Read every release, two at a time, and write the table to ``target``; ``reuse`` what it has already."""
     releases = list(releases)
+    known = SymbolTable(target) if reuse else None
+    exported = {
+        release.version: names for release in releases if known and (names := known.exported(release)) is not None
+    }
     with ProcessPoolExecutor(2) as pool:
-        futures = [pool.submit(exported_names, locate(release, wheels), release.wheel) for release in releases]
-        exported = {}
-        for release, future in zip(releases, futures, strict=True):
+        unread = [release for release in releases if release.version not in exported]
+        futures = [pool.submit(exported_names, locate(release, wheels), release.wheel) for release in unread]
+        for release, future in zip(unread, futures, strict=True):
             exported[release.version] = future.result()
             print(f"torch {release.version}: {len(exported[release.version])} names", flush=True)
     write_table(target, releases, exported)
@@ -83,9 +88,10 @@ def main() -> int:
     parser.add_argument(
         "--wheels", type=Path, help="a folder with wheels of torch, so that they need not be transferred"
     )
+    parser.add_argument("--reuse", action="store_true", help="take from the table the releases that it has already")
     options = parser.parse_args()
     try:
-        build(read_releases(), options.wheels, FILE)
+        build(read_releases(), options.wheels, FILE, reuse=options.reuse)
     except UserError as error:
         print(f"torch_symbols: {error}", file=sys.stderr)
         return error.exit_code

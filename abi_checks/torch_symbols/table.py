@@ -96,6 +96,14 @@ class SymbolTable:
         """The releases in a mask, oldest first."""
         return tuple(version for bit, version in enumerate(self.versions) if mask >> bit & 1)
 
+    def exported(self, release: Release) -> frozenset[bytes] | None:
+        """All names the table has for exactly this release and wheel; None where it isn't in the table."""
+        if release not in self.releases:
+            return None
+        bit = 1 << self.releases.index(release)
+        segments = map(self._segment, range(len(self._places)))
+        return frozenset(name for segment in segments for name, mask in segment.items() if mask & bit)
+
     def _mask(self, name: bytes) -> int:
         number = bisect_right(self._firsts, name) - 1
         if number < 0:

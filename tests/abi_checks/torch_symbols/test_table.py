@@ -106,6 +106,8 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     write_table(tmp_path / "t.bin", releases, exported)
     table = SymbolTable(tmp_path / "t.bin")
     assert table.releases == tuple(releases)
+    assert table.exported(releases[3]) == set(exported["2.3.0"])
+    assert table.exported(Release("2.3.0", "another.whl", "0" * 64)) is None
     sets = {version: set(found) for version, found in exported.items()}
     for name in [*names, b"_ZN2at", b"_ZN2at9zzz", b"_ZN5torch"]:
         expected = tuple(version for version, found in sets.items() if name in found)
@@ -159,7 +161,11 @@ def test_a_table_is_built_from_wheels(tmp_path: Path) -> None:
     table = SymbolTable(tmp_path / "t.bin")
     assert table.releases_exporting([b"_ZN3c103oldEv"]) == ("9.0.0",)
     assert table.releases_exporting([b"_ZN3c105youngEv"]) == ("9.1.0",)
-    wrong = [Release(releases[0].version, releases[0].wheel, "0" * 64)]
+    made = (tmp_path / "t.bin").read_bytes()
+    (tmp_path / "wheels" / releases[0].wheel).unlink()
+    build.build(releases, tmp_path / "wheels", tmp_path / "t.bin", reuse=True)
+    assert (tmp_path / "t.bin").read_bytes() == made
+    wrong = [Release(releases[1].version, releases[1].wheel, "0" * 64)]
     with pytest.raises(SourceError, match=r"releases\.toml says 0000"):
         build.build(wrong, tmp_path / "wheels", tmp_path / "u.bin")
 
