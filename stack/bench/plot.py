@@ -52,7 +52,7 @@ def draw(results: Sequence[BenchResult], answer: Crossover | None, title: str) -
 def write(results: Sequence[BenchResult], answer: Crossover | None, title: str, target: Path) -> tuple[Path, Path]:
     """Write TARGET.png and TARGET.html; returns both paths."""
     figure = draw(results, answer, title)
-    image, page = target.with_suffix(".png"), target.with_suffix(".html")
+    image, page = (target.with_name(f"{target.name}.{ending}") for ending in ("png", "html"))
     drawing = io.StringIO()
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     svg = drawing.getvalue()
