@@ -149,7 +149,10 @@ class OptionJudge:
         if not carriers:
             return self._taken_back(name, requested, final, begun)
         verdict = self._follow(name, requested, carriers, begun, without)
-        if verdict.outcome is Outcome.UNKNOWN and not verdict.places and (inside := self._read_inside(name)):
+        # A switch does more than to be read there: without a reader elsewhere, what it does is not known.
+        decides = bool(consequences) or not isinstance(requested, bool)
+        unread = verdict.outcome is Outcome.UNKNOWN and not verdict.places
+        if unread and decides and (inside := self._read_inside(name)):
             verdict = replace(
                 verdict,
                 outcome=Outcome.EFFECTIVE,
@@ -215,6 +218,10 @@ class OptionJudge:
             return OptionVerdict(
                 name, requested, Outcome.INERT, text, tuple(dict.fromkeys(place for place, _ in use.gates))
             )
+        runner = RUNNER[0].replace(".", "/") + ".py"
+        if switch and use.readers and all(place.path == runner for place in use.readers):
+            reason = "the model runner reads it, and what comes of it is not settled"
+            return OptionVerdict(name, requested, Outcome.UNKNOWN, reason, use.readers[:2])
         if use.readers:
             return OptionVerdict(name, requested, Outcome.EFFECTIVE, f"taken over as {requested!r}", use.readers[:2])
         return OptionVerdict(name, requested, Outcome.UNKNOWN, "no code that reads it is found")
