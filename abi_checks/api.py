@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from abi_checks.checks import CHECKS, CheckOptions
+from abi_checks.expectations import Expectations
 from abi_checks.fatbin import code_names
 from abi_checks.findings import Waiver, apply_waivers
 from abi_checks.report.interface import ObjectResult, Report
@@ -56,14 +57,15 @@ def check_source(source: Source, options: Options) -> Report:
     )
 
 
-def check_environment(
-    root: Path, *, waivers: Sequence[Waiver] = (), expected: Mapping[str, str] | None = None
-) -> Report:
-    """Judge an environment or folder with every check; ``expected`` maps distributions to the versions meant to be
-    there."""
-    return check_source(
-        FolderSource(root), Options(waivers=tuple(waivers), checks=CheckOptions(expected=expected or {}))
-    )
+def check_environment(root: Path, expectations: Expectations | None = None) -> Report:
+    """Judge an environment or folder with every check."""
+    return check_source(FolderSource(root), options_for(expectations or Expectations()))
+
+
+def options_for(expectations: Expectations) -> Options:
+    """The options that make a report hold a target to these expectations."""
+    checks = CheckOptions(expected=expectations.versions, target_sms=expectations.target_sms)
+    return Options(waivers=expectations.waivers, checks=checks)
 
 
 def _within(path: str, only: Iterable[str]) -> bool:

@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,15 +14,12 @@ from abi_checks.api import Options, check_source
 from abi_checks.cache import cache_folder
 from abi_checks.checks import CHECKS, CheckOptions
 from abi_checks.errors import SourceError, UsageError, UserError
-from abi_checks.findings import Waiver, parse_waivers
+from abi_checks.expectations import SIDECAR, Expectations, read_expectations
 from abi_checks.report import json as json_report
 from abi_checks.report import markdown, sarif
 from abi_checks.report import text as text_report
 from abi_checks.report.interface import Report
 from abi_checks.targets import Surroundings, find_target, parse_python
-
-SIDECAR = "waivers.toml"
-"""Beside an environment's folder: the waivers and expected versions of the stack that was built there."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,12 +116,14 @@ def _judge(target: str, options: argparse.Namespace) -> Report:
     python = parse_python(options.python) if options.python else None
     wheelhouse = Path(options.wheelhouse) if options.wheelhouse else None
     found = find_target(target, Surroundings(tuple(options.extra), python, wheelhouse))
-    waivers, expected = _expectations(Path(found.source.root), options.waivers)
+    expectations = _expectations(Path(found.source.root), options.waivers)
     return check_source(
         found.source,
         Options(
-            waivers=waivers if not found.only else (),
-            checks=CheckOptions(expected=expected, target_sms=tuple(options.target_sm)),
+            waivers=expectations.waivers if not found.only else (),
+            checks=CheckOptions(
+                expected=expectations.versions, target_sms=tuple(options.target_sm) or expectations.target_sms
+            ),
             library_path=tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part),
             assume_driver=options.driver == "assume",
             only=found.only,
@@ -134,20 +132,9 @@ def _judge(target: str, options: argparse.Namespace) -> Report:
     )
 
 
-def _expectations(root: Path, given: str | None) -> tuple[tuple[Waiver, ...], dict[str, str]]:
+def _expectations(root: Path, given: str | None) -> Expectations:
     path = Path(given) if given else root.parent / SIDECAR
-    if not given and not path.is_file():
-        return (), {}
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read the waivers file: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a valid TOML file: {error}") from error
-    expected = document.get("expected", {})
-    if not isinstance(expected, dict) or not all(isinstance(version, str) for version in expected.values()):
-        raise UsageError(f"{path}: 'expected' must be a table of distribution = \"version\"")
-    return parse_waivers(document.get("waivers", []), str(path)), expected
+    return read_expectations(path) if given or path.is_file() else Expectations()
 
 
 def _render(report: Report, options: argparse.Namespace) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from pathlib import Path
 
-from abi_checks.errors import SourceError, UsageError
+from abi_checks.errors import UsageError
 
 
 class Severity(StrEnum):
@@ -123,14 +121,3 @@ def parse_waivers(rows: object, source: str) -> tuple[Waiver, ...]:
             )
         waivers.append(Waiver(**row))
     return tuple(waivers)
-
-
-def load_waivers(path: Path) -> tuple[Waiver, ...]:
-    """Read a waivers file (TOML, ``[[waivers]]`` tables)."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read the waivers file: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a valid TOML file: {error}") from error
-    return parse_waivers(document.get("waivers", []), str(path))

@@ -62,6 +62,7 @@ class Availability:
     missing: tuple[Missing, ...]
     index: Origin
     index_options: tuple[str, ...]
+    wheelhouse: Path | None
     direct: tuple[DirectSource, ...]
     to_download: int
 
@@ -105,6 +106,7 @@ def survey(
         missing=tuple(missing),
         index=index,
         index_options=options,
+        wheelhouse=wheelhouse,
         direct=(*direct, *unlocated),
         to_download=to_download + len(lock.direct) - cached,
     )

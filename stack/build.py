@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 from abi_checks.api import check_environment
 from abi_checks.errors import SourceError, UserError
+from abi_checks.expectations import Expectations
 from abi_checks.findings import Severity
 from abi_checks.report import json as json_report
 from abi_checks.report.interface import Report
 from stack.availability import Availability
 from stack.definition import StackDefinition
 from stack.files import remove_tree, write_text
+from stack.gate import Gate, judge_wheels
 from stack.installed import beaten_winners, compare, site_packages, torch_build
 from stack.lockfile import Lock
-from stack.manifest import definition_digest, manifest_text, read_manifest, waivers_text
+from stack.manifest import definition_digest, expectations_text, manifest_text, read_manifest
 from stack.mismatch import describe_mismatch, refuse_damaged_files
 from stack.patching import applied_series, apply_default_series
 from stack.prefix import Build, StackFolder
@@ -43,6 +45,7 @@ class Job:
     passed_over: Mapping[str, Mapping[str, str]]
     progress: Progress
     metadata_differences: tuple[str, ...] = ()
+    gate: Gate | None = None
     report: Report | None = None
 
     @property
@@ -55,6 +58,12 @@ class Job:
         """The stack's lock."""
         return self.availability.lock
 
+    @property
+    def expectations(self) -> Expectations:
+        """What the environment is held to."""
+        definition = self.definition
+        return Expectations(definition.waivers, {"torch": self.lock.versions["torch"]}, definition.target_sm)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -62,6 +71,19 @@ class Step:
 
     title: str
     act: Callable[[Job, Callable[[str], None]], Job]
+
+
+def judge_before(job: Job, detail: Callable[[str], None]) -> Job:
+    """Would every shared object of the wheels load? Nothing has been installed yet.
+
+    :raises UserError: findings of severity error
+    """
+    gate = judge_wheels(job.lock, job.availability.wheelhouse, job.expectations)
+    if gate.report:
+        job.progress.say(f"  {len(gate.report.objects)} shared objects of the wheels: no errors")
+    else:
+        job.progress.say(f"  not judged before they are installed: {gate.to_fetch} wheels have yet to be downloaded")
+    return replace(job, gate=gate)
 
 
 def create_environment(job: Job, detail: Callable[[str], None]) -> Job:
@@ -189,9 +211,8 @@ def judge(job: Job, detail: Callable[[str], None]) -> Job:
 
     :raises UserError: findings of severity error
     """
-    expected = {"torch": job.lock.versions["torch"]}
-    write_text(job.build.waivers, waivers_text(job.definition.waivers, expected))
-    report = check_environment(job.build.environment, waivers=job.definition.waivers, expected=expected)
+    write_text(job.build.waivers, expectations_text(job.expectations))
+    report = check_environment(job.build.environment, job.expectations)
     write_text(job.build.report, json_report.render(report))
     if report.exit_code:
         errors = [finding for finding in report.findings if finding.effective_severity is Severity.ERROR]
@@ -212,7 +233,12 @@ def record(job: Job, detail: Callable[[str], None]) -> Job:
     write_text(
         job.build.manifest,
         manifest_text(
-            job.availability, job.passed_over, job.metadata_differences, findings, applied_series(job.build.environment)
+            job.availability,
+            job.passed_over,
+            job.metadata_differences,
+            job.gate.report is not None if job.gate else False,
+            findings,
+            applied_series(job.build.environment),
         ),
     )
     job.build.installed.unlink(missing_ok=True)
@@ -220,6 +246,7 @@ def record(job: Job, detail: Callable[[str], None]) -> Job:
 
 
 FILL = (
+    Step("judge the wheels", judge_before),
     Step("make the environment", create_environment),
     Step("install with hashes required", install),
     Step("apply the source patches", patch),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tomllib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 
 from abi_checks.api import check_environment
 from abi_checks.errors import SourceError, UsageError, UserError
-from abi_checks.findings import Severity, parse_waivers
+from abi_checks.expectations import read_expectations
+from abi_checks.findings import Severity
 from abi_checks.report.interface import Report
 from stack.installed import compare
 from stack.lockfile import read_lock
@@ -176,12 +176,7 @@ def judge(build: Build) -> Report:
 
     :raises SourceError: they cannot be read
     """
-    try:
-        document = tomllib.loads(build.waivers.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{build.waivers}: cannot be read: {error}. Build the stack again") from error
-    waivers = parse_waivers(document.get("waivers", []), str(build.waivers))
-    return check_environment(build.environment, waivers=waivers, expected=document.get("expected", {}))
+    return check_environment(build.environment, read_expectations(build.waivers))
 
 
 def _wanted(folder: StackFolder, to: str | None) -> Build:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from abi_checks.errors import SourceError
-from abi_checks.findings import Finding, Waiver
+from abi_checks.expectations import Expectations
+from abi_checks.findings import Finding
 from stack import __version__
 from stack.availability import Availability
 from stack.patching import AppliedPatch, manifest_rows
@@ -30,10 +31,14 @@ def manifest_text(
     availability: Availability,
     passed_over: Mapping[str, Mapping[str, str]],
     metadata_differences: tuple[str, ...],
+    judged_before: bool,
     findings: tuple[Finding, ...],
     patches: tuple[AppliedPatch, ...],
 ) -> str:
-    """The manifest as JSON. ``passed_over``: preferred stack that was not built → wheel → why it could not be had."""
+    """The manifest as JSON. ``passed_over``: preferred stack that was not built → wheel → why it could not be had.
+
+    ``judged_before`` tells whether the wheels were judged before they were installed.
+    """
     definition, lock = availability.definition, availability.lock
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -62,6 +67,7 @@ def manifest_text(
         "distributions": lock.versions,
         "overlaps": [[overlap.winner, overlap.over] for overlap in definition.overlaps],
         "metadata_differences": metadata_differences,
+        "judged_before_installation": judged_before,
         "patches": manifest_rows(patches),
         "findings": [
             {
@@ -94,12 +100,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return document
 
 
-def waivers_text(waivers: tuple[Waiver, ...], expected: Mapping[str, str]) -> str:
-    """A file for abi-check, as TOML: the expected versions (distribution → version) and the waivers."""
-    rows = [
-        "\n".join(["[expected]", *(f"{name} = {json.dumps(version)}" for name, version in expected.items())]) + "\n"
-    ]
-    for waiver in waivers:
+def expectations_text(expectations: Expectations) -> str:
+    """A file for abi-check, as TOML: the target GPUs, the expected versions and the waivers."""
+    versions = [f"{name} = {json.dumps(version)}" for name, version in expectations.versions.items()]
+    rows = [f"target_sm = {json.dumps(expectations.target_sms)}\n", "\n".join(["[expected]", *versions]) + "\n"]
+    for waiver in expectations.waivers:
         fields = ("check", "object", "distribution", "reason")
         # A JSON string is a TOML basic string.
         rows.append(

@@ -80,24 +80,51 @@ def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersio
     Raises SourceError where a wheel is nowhere to be had, and where the wheelhouse's file has another hash.
     """
     python = python or running_python()
-    found: dict[str, Link] = {}
-    wanted: list[LockedWheel] = []
-    cached = _cached_folders(uv_cache())
-    for locked in read_lock(path, python):
-        link = _in_wheelhouse(locked, wheelhouse, python) if wheelhouse else None
-        if link is None:
-            link = _in_cache(locked, cached.get(locked.name, ()), python)
-        if link is None and locked.url:
-            link = Link(locked.name, locked.version, _filename(locked.url), locked.url, "")
-        if link is None:
-            wanted.append(locked)
-        else:
-            found[locked.name] = link
+    found, wanted = _local(read_lock(path, python), wheelhouse, python)
+    found += [Link(item.name, item.version, _filename(item.url), item.url, "") for item in wanted if item.url]
+    asked = [item for item in wanted if not item.url]
+    if asked:
+        hashes = [known for item in asked for known in item.hashes]
+        found += resolve([item.requirement for item in asked], python, hashes=hashes)
+    return _source(path, found, python)
+
+
+def local_lock_source(
+    path: Path, wheelhouse: Path | None = None, python: PythonVersion | None = None
+) -> tuple[WheelsSource | None, tuple[str, ...]]:
+    """The same where every wheel is on this machine, in the wheelhouse or in uv's cache; else None, and which are not.
+
+    Raises SourceError where the wheelhouse's file has another hash.
+    """
+    python = python or running_python()
+    found, wanted = _local(read_lock(path, python), wheelhouse, python)
     if wanted:
-        hashes = [known for locked in wanted for known in locked.hashes]
-        found |= {link.name: link for link in resolve([locked.requirement for locked in wanted], python, hashes=hashes)}
-    wheels = [read_wheel(link.location, link.filename) for _, link in sorted(found.items())]
-    return WheelsSource(str(path), wheels, python, complete=True)
+        return None, tuple(item.requirement for item in wanted)
+    return _source(path, found, python), ()
+
+
+def _local(
+    lock: Sequence[LockedWheel], wheelhouse: Path | None, python: PythonVersion
+) -> tuple[list[Link], list[LockedWheel]]:
+    """The lock's wheels that are on this machine, and the others."""
+    cached = _cached_folders(uv_cache())
+    found: list[Link] = []
+    wanted: list[LockedWheel] = []
+    for locked in lock:
+        link = _in_wheelhouse(locked, wheelhouse, python) if wheelhouse else None
+        link = link or _in_cache(locked, cached.get(locked.name, ()), python)
+        if link:
+            found.append(link)
+        else:
+            wanted.append(locked)
+    return found, wanted
+
+
+def _source(path: Path, links: Sequence[Link], python: PythonVersion) -> WheelsSource:
+    ordered = sorted(links, key=lambda link: link.name)
+    return WheelsSource(
+        str(path), [read_wheel(link.location, link.filename) for link in ordered], python, complete=True
+    )
 
 
 def _filename(url: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from abi_checks import search
 from abi_checks.api import check_environment
+from abi_checks.expectations import Expectations
 from abi_checks.checks import cuda_compilers, cuda_toolkit, jit_caches, sm_coverage
 from abi_checks.findings import Finding, Severity
 from abi_checks.host import find_nvcc
@@ -74,7 +75,7 @@ def test_an_environment(case: dict[str, Any], tmp_path: Path) -> None:
     build_distributions(tmp_path, case)
     if case.get("mixed"):
         add_mixed_majors(tmp_path / SITE)
-    findings = check_environment(tmp_path, expected=case.get("expected")).findings
+    findings = check_environment(tmp_path, Expectations(versions=case.get("expected", {}))).findings
     if case.get("clean"):
         assert [finding for finding in findings if finding.check == case["check"]] == []
     else:

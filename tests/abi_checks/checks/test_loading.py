@@ -10,6 +10,7 @@ import pytest
 
 from abi_checks.api import Options, check_environment, check_source
 from abi_checks.checks import CheckOptions
+from abi_checks.expectations import Expectations
 from abi_checks.findings import Finding, Severity, Waiver
 from abi_checks.sources.folder import FolderSource
 from tests.abi_checks.environments import SITE_PACKAGES, Environment
@@ -22,7 +23,7 @@ def environment(tmp_path: Path) -> Environment:
 
 
 def findings(environment: Environment, check: str, **expected: str) -> list[Finding]:
-    report = check_environment(environment.root, expected=expected)
+    report = check_environment(environment.root, Expectations(versions=expected))
     return [finding for finding in report.findings if finding.check == check]
 
 

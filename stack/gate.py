@@ -1,0 +1,51 @@
+"""The gate: the wheels of a lock judged as the environment they would become, before anything is installed.
+
+It needs the wheels on this machine, in the wheelhouse or in uv's cache. Where some have yet to be downloaded, nothing
+can be judged before the installation brings them; the build says so, and judges the new environment as always.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from abi_checks.api import check_source, options_for
+from abi_checks.errors import UserError
+from abi_checks.expectations import Expectations
+from abi_checks.findings import Severity
+from abi_checks.report.interface import Report
+from abi_checks.sources.lockfile import local_lock_source
+from stack.lockfile import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The report on the wheels, or how many of them are not on this machine yet."""
+
+    report: Report | None
+    to_fetch: int
+
+
+def judge_wheels(lock: Lock, wheelhouse: Path | None, expectations: Expectations) -> Gate:
+    """Judge the lock's wheels if they are all here.
+
+    :raises UserError: findings of severity error; SourceError where a wheel is damaged or has another hash
+    """
+    major, minor = (int(part) for part in lock.python.split("."))
+    with tempfile.TemporaryDirectory(prefix="cu130-stack-") as folder:
+        path = Path(folder, "lock.txt")
+        path.write_text(lock.text, encoding="utf-8")
+        source, missing = local_lock_source(path, wheelhouse, (major, minor))
+        if source is None:
+            return Gate(None, len(missing))
+        report = check_source(source, options_for(expectations))
+    if report.exit_code:
+        errors = [finding for finding in report.findings if finding.effective_severity is Severity.ERROR]
+        listed = "\n  ".join(f"{finding.object or finding.distribution}: {finding.message}" for finding in errors[:20])
+        more = f"\n  … and {len(errors) - 20} more" if len(errors) > 20 else ""
+        raise UserError(
+            f"the wheels would not make a working stack, and nothing was installed:\n  {listed}{more}\n"
+            "The stack in use is as it was. For the whole report: abi-check on the lock file"
+        )
+    return Gate(report, 0)
