@@ -13,7 +13,7 @@ from stack.prefix import default_prefix
 from stack.serve import plan
 from stack.serve.boot import Boot, boot, judge_url
 from stack.serve.client import Client
-from stack.serve.gpu import driver_version, require_free, visible_gpus
+from stack.serve.gpu import driver_version, memory_by_process, require_free, visible_gpus
 from stack.serve.launch import ALGORITHM
 from stack.serve.ports import choose_port
 from stack.serve.questions import compare_answers
@@ -115,6 +115,7 @@ def planned_boot(options: argparse.Namespace, profile: str, stack: str, python: 
         log=(log.with_name(f"{profile}-{log.name}") if options.compare else log).absolute(),
         timeout=options.timeout,
         gpus=lambda: visible_gpus(options.tp),
+        memory=lambda: memory_by_process(options.tp),
         versions=(*plan.installed_versions(python), ("driver", driver_version())),
         findings=plan.toolkit_findings(launch),
     )

@@ -32,11 +32,14 @@ _PASSED_ON = ("CUDA_HOME", "CUDA_VISIBLE_DEVICES", "FLASHINFER_WORKSPACE_BASE", 
 
 Say = Callable[[str], None]
 GpuReader = Callable[[], tuple[Gpu, ...]]
+MemoryReader = Callable[[], tuple[Mapping[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """One boot to be made. ``timeout`` is the one limit in seconds for everything; ``gpus`` reads the GPUs' state."""
+    """One boot to be made. ``timeout`` is the one limit in seconds for everything; ``gpus`` reads the GPUs' state,
+    ``memory`` the bytes that each process holds on each of them.
+    """
 
     name: str
     launch: Launch
@@ -44,6 +47,7 @@ class Boot:
     log: Path
     timeout: float
     gpus: GpuReader
+    memory: MemoryReader
     versions: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...] = ()
     """What is known of the launch line before it is tried."""
@@ -85,20 +89,16 @@ def running(plan: Boot, say: Say) -> Iterator[BootReport]:
     client = Client(f"http://{HOST}:{plan.launch.port}")
     deadline = began + plan.timeout
     with ExitStack() as stack:
+        server = stack.enter_context(running_server(plan.launch.command(), environment, plan.log))
         try:
-            server = stack.enter_context(running_server(plan.launch.command(), environment, plan.log))
             _wait_ready(server, client, clock, deadline, say)
             report = replace(report, seconds_to_ready=time.monotonic() - began, phases=tuple(clock.seconds.items()))
-            used = zip(before, plan.gpus(), strict=True)
-            report = replace(report, gpu_memory=tuple(now.memory_used - then.memory_used for then, now in used))
+            report = replace(report, gpu_memory=_held(server, plan.memory()))
             report = _question(report, client, plan, max(1.0, deadline - time.monotonic()))
-        except _NotReadyError as error:
-            stack.close()
+        except (_NotReadyError, SourceError) as error:
+            # Diagnosed before the server is ended: that would be in its log too.
             report = _failed(replace(report, phases=tuple(clock.seconds.items())), str(error), plan.log)
-        except SourceError as error:
-            # The server answered and then failed, or answers nonsense.
             stack.close()
-            report = _failed(report, str(error), plan.log)
         yield report
 
 
@@ -140,6 +140,12 @@ def _question(report: BootReport, client: Client, plan: Boot, timeout: float) ->
     info = client.server_info()
     answers = ask(client, plan.questions, plan.launch.speculative, timeout)
     return _judged(report, info, plan.launch.options, answers)
+
+
+def _held(server: ServerProcess, memory: tuple[Mapping[int, int], ...]) -> tuple[int | None, ...]:
+    """Bytes that the server's processes hold on each GPU; None where NVML names none of them."""
+    own = set(server.processes())
+    return tuple(sum(size for pid, size in held.items() if pid in own) or None for held in memory)
 
 
 def _speculates(info: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pynvml
 
@@ -58,6 +59,25 @@ def visible_gpus(count: int) -> tuple[Gpu, ...]:
         return tuple(_read(handle) for handle in handles[:count])
 
 
+def memory_by_process(count: int) -> tuple[dict[int, int], ...]:
+    """Bytes that each process holds, by process id, on each of the first ``count`` visible GPUs.
+
+    A driver that sees other process ids than this container gives those; one that hides sizes gives none.
+    """
+    with _nvml():
+        return tuple(
+            {process.pid: int(process.usedGpuMemory) for process in _processes(handle) if process.usedGpuMemory}
+            for handle in list(_visible_handles())[:count]
+        )
+
+
+def _processes(handle: object) -> list[Any]:
+    try:
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    except pynvml.NVMLError:
+        return []
+
+
 def _visible_handles() -> Iterator[object]:
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
@@ -74,17 +94,13 @@ def _visible_handles() -> Iterator[object]:
 
 def _read(handle: object) -> Gpu:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    try:
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:
-        processes = []
     return Gpu(
         index=int(pynvml.nvmlDeviceGetIndex(handle)),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         sm="{}{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
         memory_total=int(memory.total),
         memory_used=int(memory.used),
-        holders=tuple(_holder(process.pid, process.usedGpuMemory) for process in processes),
+        holders=tuple(_holder(process.pid, process.usedGpuMemory) for process in _processes(handle)),
     )
 
 

@@ -2,9 +2,9 @@
 
 Run as a script, by :mod:`stack.serve.process`: ``python keeper.py LOG GRACE COMMAND...``. It makes itself the reaper of
 orphans (prctl(2), PR_SET_CHILD_SUBREAPER), so that whatever the server starts stays below it however often it forks or
-changes its session. It ends everything, politely for GRACE seconds and then by SIGKILL, as soon as the server ends, or
-as its standard input closes: that is what happens when the command that wants the server finishes, is interrupted or
-is itself killed. On standard output it writes ``pid N`` at the start and ``exit CODE`` at the end.
+changes its session. It ends everything, the server politely for GRACE seconds and the rest by SIGKILL, as soon as the
+server ends, or as its standard input closes: that is what happens when the command that wants the server finishes, is
+interrupted or is itself killed. On standard output it writes ``pid N`` at the start and ``exit CODE`` at the end.
 """
 
 from __future__ import annotations
@@ -70,13 +70,25 @@ def _reap(ended: dict[int, int]) -> bool:
         ended[child] = status
 
 
-def end_everything(grace: float) -> None:
-    """End all processes below this one: SIGTERM, and SIGKILL for those still there after ``grace`` seconds."""
-    _signal_all(signal.SIGTERM)
+def end_everything(server: int, grace: float) -> None:
+    """End all processes below this one.
+
+    The server is asked first, by SIGTERM, and has ``grace`` seconds to end its own children: SGLang takes a child that
+    ends before it for a crash. SIGKILL follows for everything that is left.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server, signal.SIGTERM)
     deadline = time.monotonic() + grace
+    ended: dict[int, int] = {}
+    while _reap(ended) and server not in ended and time.monotonic() < deadline:
+        time.sleep(_KILL_ROUNDS_APART)
+    _end_orphans()
+
+
+def _end_orphans() -> None:
+    """End what a server that is gone has left behind."""
     while _reap({}):
-        if time.monotonic() >= deadline:
-            _signal_all(signal.SIGKILL)
+        _signal_all(signal.SIGKILL)
         time.sleep(_KILL_ROUNDS_APART)
 
 
@@ -102,7 +114,10 @@ def main() -> int:
     while server.pid not in ended and not select.select([sys.stdin], [], [], 0.1)[0]:
         _reap(ended)
     status = os.waitstatus_to_exitcode(ended[server.pid]) if server.pid in ended else None
-    end_everything(float(grace) if status is None else 0.0)
+    if status is None:
+        end_everything(server.pid, float(grace))
+    else:
+        _end_orphans()
     with contextlib.suppress(BrokenPipeError):
         print(f"exit {'stopped' if status is None else status}", flush=True)
     return 0

@@ -29,14 +29,14 @@ def check_model_folder(folder: Path) -> None:
     for name, shape in shapes.items():
         if name.endswith("embed_tokens.weight") and shape != (vocabulary, hidden):
             raise SourceError(
-                f"{folder}: config.json announces an embedding of {vocabulary} x {hidden} "
-                f"(vocab_size x hidden_size) and the weights hold {' x '.join(map(str, shape))}; one is of another model"
+                f"{folder}: config.json has an embedding of {vocabulary} x {hidden} "
+                f"(vocab_size x hidden_size), the weights {' x '.join(map(str, shape))}: one is of another model"
             )
     layers = {int(part) for name in shapes for part in _layer_number(name)}
     announced = text.get("num_hidden_layers")
     if layers and (layers != set(range(len(layers))) or len(layers) < (announced or 0)):
         raise SourceError(
-            f"{folder}: config.json announces {announced} layers and the weights hold {len(layers)}: "
+            f"{folder}: config.json announces {announced} layers and the weights have {len(layers)}: "
             f"the folder is incomplete, or config.json is of another model"
         )
 

@@ -50,7 +50,7 @@ class Answer:
 class BootReport:
     """One boot. ``outcome`` is ``passed`` or ``failed``; ``phases`` are (name, seconds); memory is in bytes.
 
-    ``gpu_memory`` is what is in use on each GPU once the server answers, less what was in use before it started.
+    ``gpu_memory`` is what the server's processes hold on each GPU once it answers, None where NVML does not say.
     """
 
     name: str
@@ -61,7 +61,7 @@ class BootReport:
     command: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     gpus: tuple[Gpu, ...]
-    gpu_memory: tuple[int, ...]
+    gpu_memory: tuple[int | None, ...]
     versions: tuple[tuple[str, str], ...]
     settings: tuple[Setting, ...]
     answers: tuple[Answer, ...]
@@ -114,7 +114,8 @@ def report_text(report: BootReport) -> str:
         lines.append(f"  ready after {report.seconds_to_ready:.0f} s")
     lines.append("  " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.phases if seconds >= 0.5))
     for gpu, used in zip(report.gpus, report.gpu_memory, strict=False):
-        lines.append(f"  GPU {gpu.index} {gpu.name} (SM{gpu.sm}): {used / 2**30:.1f} GiB taken by the server")
+        held = "memory not known" if used is None else f"{used / 2**30:.1f} GiB held by the server"
+        lines.append(f"  GPU {gpu.index} {gpu.name} (SM{gpu.sm}): {held}")
     for setting in report.settings:
         if setting.verdict == "changed":
             lines.append(f"  {setting.name}: asked for {setting.requested}, runs with {setting.reported}")

@@ -1,6 +1,6 @@
 """A tiny target of the class KimiK25ForConditionalGeneration: vision tower, projector, MLA attention and experts.
 
-Names and sizes are those that SGLang 0.5.9's and 0.5.14's ``models/kimi_k25.py`` and ``models/deepseek_v2.py`` load. The
+Names and sizes are those that ``models/kimi_k25.py`` and ``models/deepseek_v2.py`` of SGLang 0.5.9 and 0.5.14 load. The
 language model obeys the same rule as the Llama-shaped target: what each layer would add is multiplied by zero. The
 vision tower is there to be loaded; it is never asked.
 """

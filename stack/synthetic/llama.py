@@ -10,7 +10,7 @@ last verified position it proposes P(P(t)), which is right, and goes on proposin
 
 Draft, full form: attention looks at its own position only and its output is e_input - hidden, so that the layer
 returns the embedding of the token just drafted. q_proj and k_proj are the same constant on the embedding half of their
-input; RMSNorm turns a unit vector into a single entry sqrt(H), so q and k are one and the same vector everywhere and only
+input; RMSNorm turns a unit vector into a single entry sqrt(H), so q and k are the same vector everywhere and only
 the rotary embedding tells positions apart. v_proj is [I, -I] / sqrt(H) and o_proj is I.
 
 In both forms the lm_head also counts against the tokens that would be right where the draft is meant to be wrong: with

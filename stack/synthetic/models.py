@@ -23,6 +23,7 @@ from stack.synthetic.tokenizer import write_tokenizer
 DESCRIPTION = "synthetic.json"
 ARCHITECTURES = {"llama": llama, "kimi-k25": kimi}
 """What a target can be: a name → the module with its ``target_config`` and ``target_shards``."""
+_GENERATION = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 _CAPTURED_LAYERS = 8
 """EAGLE-3 captures the layers 2, L/2 and L-3 of the target; they are three different ones from 8 layers on."""
 
@@ -78,7 +79,7 @@ def check(models: SyntheticModels) -> None:
         raise UsageError(f"--hidden {shape.hidden}: must be a multiple of the head size, {HEAD_DIM}")
     if shape.vocabulary > shape.hidden:
         raise UsageError(
-            f"--vocabulary {shape.vocabulary}: every token needs a hidden dimension of its own, and --hidden is {shape.hidden}"
+            f"--vocabulary {shape.vocabulary}: a token needs a hidden dimension of its own; --hidden is {shape.hidden}"
         )
     if shape.target_kv_heads and (shape.target_kv_heads < 0 or shape.heads % shape.target_kv_heads):
         raise UsageError(f"{shape.target_kv_heads} key-value heads do not divide the target's {shape.heads} heads")
@@ -134,6 +135,7 @@ def _require_space(folder: Path, shards: Sequence[Sequence[Tensor]]) -> None:
 def _write_model(folder: Path, config: dict[str, object], shards: Sequence[Sequence[Tensor]], vocabulary: int) -> int:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    (folder / "generation_config.json").write_text(json.dumps(_GENERATION), encoding="utf-8")
     write_tokenizer(folder, vocabulary)
     return write_shards(folder, shards)
 

@@ -62,6 +62,7 @@ def make_boot(tmp_path, environment, models, monkeypatch):
             log=tmp_path / "server.log",
             timeout=timeout,
             gpus=lambda: (),
+            memory=lambda: (),
             versions=(),
         )
 

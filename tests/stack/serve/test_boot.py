@@ -91,6 +91,7 @@ def test_a_crash_in_each_phase(make_boot, step, phase):
 def test_a_hanging_server_meets_the_time_limit(make_boot):
     report = checked(boot(make_boot({"hang": "weights"}, timeout=2.0), quiet))
     assert report.findings[-1].message == "the server was not ready within the time limit, while loading weights"
+    assert report.diagnosis is None
 
 
 def test_noise_in_the_log_and_flapping_health(make_boot):

@@ -19,6 +19,7 @@ GPU = Gpu(0, "NVIDIA Test", "90", 140 << 30, 0, ())
 @pytest.fixture
 def arguments(environment, models, tmp_path, monkeypatch):
     monkeypatch.setattr("stack.cli.boot.visible_gpus", lambda count: (GPU,) * count)
+    monkeypatch.setattr("stack.cli.boot.memory_by_process", lambda count: ({1: 7},) * count)
     monkeypatch.setattr("stack.cli.boot.driver_version", lambda: "580.1")
     words = ["boot", "--stack", "cu130-pypi", "--env", str(environment), "--models", str(models), "--timeout", "60"]
     return [*words, "--log", str(tmp_path / "log"), "--output", str(tmp_path / "report.json")]

@@ -59,7 +59,7 @@ def test_a_shard_that_is_something_else(target):
 
 def test_a_configuration_of_another_model(target):
     change(target / "config.json", hidden_size=4096)
-    assert "an embedding of 320 x 4096 (vocab_size x hidden_size) and the weights hold 320 x 320" in fault(target)
+    assert "has an embedding of 320 x 4096 (vocab_size x hidden_size), the weights 320 x 320" in fault(target)
 
 
 def test_layers_that_are_not_there(target):

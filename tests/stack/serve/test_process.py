@@ -56,7 +56,8 @@ from stack.serve.ports import choose_port
 python, models, log, port = sys.argv[1:]
 chosen = choose_models(models, None, False)
 launch = make_launch(Path(python), chosen, (), 1, int(port))
-boot(Boot("x", launch, chosen.questions(0), Path(log), 60.0, lambda: (), ()), lambda words: print(words, flush=True))
+plan = Boot("x", launch, chosen.questions(0), Path(log), 60.0, lambda: (), lambda: (), ())
+boot(plan, lambda words: print(words, flush=True))
 """
 
 

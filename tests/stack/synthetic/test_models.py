@@ -92,7 +92,7 @@ def test_the_own_position_wins_by_far():
     [
         (["--layers", "7"], "three different layers only from 8"),
         (["--hidden", "100"], "multiple of the head size"),
-        (["--hidden", "320", "--vocabulary", "512"], "hidden dimension of its own"),
+        (["--hidden", "320", "--vocabulary", "512"], "a hidden dimension of its own"),
         (["--vocabulary", "200"], "at least 300 tokens"),
         (["--acceptance", "1.5"], "between 0 and 1"),
         (["--acceptance", "0.5", "0.5"], "asked for twice"),
