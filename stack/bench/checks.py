@@ -100,7 +100,7 @@ def judge(
         return replace(base, rejected=(*rejected, reason))
     rejected += rows.problems(requests, output_tokens, ran.monotonic_s, seen.server_tokens)
     done = rows.completed
-    if backend != "sglang" and (fewer := sum(1 for i in done if 1 + len(rows.itls[i]) < rows.lengths[i])):
+    if backend == "vllm" and (fewer := sum(1 for i in done if 1 + len(rows.itls[i]) < rows.lengths[i])):
         notes.append(
             f"tokens not counted: {fewer} of {len(done)} answers came in fewer chunks than tokens, and this client "
             "then reports the number asked for"

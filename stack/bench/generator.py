@@ -8,17 +8,43 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from abi_checks.errors import SourceError
+from stack.bench.prompts import Prompts
 
 HOST = Path(__file__).with_name("generator_host.py")
 IMPORT_LIMIT_S = 180.0
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One run to be made. ``tokenizer`` "" is the one the server names; ``limit_s`` seconds end it."""
+
+    url: str
+    backend: str
+    model: str
+    tokenizer: str
+    prompts: Prompts
+    concurrency: int
+    requests: int
+    output_tokens: int
+    seed: int
+    limit_s: float
+
+
+class Engine(Protocol):
+    """A load generator."""
+
+    def run(self, order: Order) -> GeneratorRun:
+        """Make one run and read what it wrote."""
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time of the run that is on, of the one process that can be the limit; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +66,7 @@ class Generator:
     """
 
     def __init__(self, python: Path, folder: Path) -> None:
-        self.folder = folder
+        self._folder = folder
         self._errors = (folder / "generator-import.log").open("wb")
         # The hub must not be asked for anything, and no inherited key may leave with a request.
         environment = {k: v for k, v in os.environ.items() if k not in ("OPENAI_API_KEY", "API_KEY", "SGLANG_IS_IN_CI")}
@@ -61,7 +87,7 @@ class Generator:
         if not self._answer(IMPORT_LIMIT_S).get("ready"):
             self.close()
             raise SourceError(
-                f"{python}: sglang.bench_serving does not start there:\n{_tail(folder / 'generator-import.log')}\n"
+                f"{python}: sglang.bench_serving does not start there:\n{tail(folder / 'generator-import.log')}\n"
                 "pass an environment that has SGLang with --env"
             )
 
@@ -81,15 +107,20 @@ class Generator:
             if stream:
                 stream.close()
 
-    def run(self, arguments: Sequence[str], limit_s: float) -> GeneratorRun:
-        """One command line; its output file is made here. Stopped after ``limit_s`` seconds."""
-        output, log = self.folder / "run.jsonl", self.folder / "run.log"
+    def run(self, order: Order) -> GeneratorRun:
+        """One run; stopped at its time limit."""
+        output, log = self._folder / "run.jsonl", self._folder / "run.log"
         output.unlink(missing_ok=True)
-        argv = [*arguments, "--output-file", str(output), "--output-details", "--disable-tqdm"]
+        argv = ["--backend", order.backend, "--base-url", order.url, "--warmup-requests", "0"]
+        argv += ["--max-concurrency", str(order.concurrency)]
+        argv += order.prompts.arguments(order.requests, order.output_tokens, order.seed, self._folder)
+        if order.tokenizer:
+            argv += ["--tokenizer", order.tokenizer]
+        argv += ["--output-file", str(output), "--output-details", "--disable-tqdm"]
         started, wall = time.monotonic(), time.time()
         self._send({"argv": argv, "log": str(log)})
         self._child = self._answer(30.0).get("pid")
-        ended = self._answer(limit_s) if self._child else {}
+        ended = self._answer(order.limit_s) if self._child else {}
         elapsed, wall_elapsed = time.monotonic() - started, time.time() - wall
         if "exit" not in ended:
             self._kill_child()
@@ -98,9 +129,9 @@ class Generator:
                     f"the load generator's host (process {self._host.pid}) stopped answering; measure again"
                 )
             self._child = None
-            return GeneratorRun(None, None, _tail(log), elapsed, wall_elapsed)
+            return GeneratorRun(None, None, tail(log), elapsed, wall_elapsed)
         self._child = None
-        return GeneratorRun(int(ended["exit"]), _last_document(output), _tail(log), elapsed, wall_elapsed)
+        return GeneratorRun(int(ended["exit"]), _last_document(output), tail(log), elapsed, wall_elapsed)
 
     def cpu_seconds(self) -> float | None:
         """Processor time of the run that is on, from /proc/PID/stat (fields 14 and 15, proc(5))."""
@@ -143,7 +174,8 @@ class Generator:
                 os.killpg(self._child, signal.SIGKILL)
 
 
-def _tail(path: Path, size: int = 4000) -> str:
+def tail(path: Path, size: int = 4000) -> str:
+    """The last bytes of a file as text, "" where there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - size))

@@ -10,7 +10,7 @@ from typing import Any
 
 from abi_checks.errors import SourceError, UsageError
 from stack.bench.checks import Observed, judge
-from stack.bench.generator import Generator
+from stack.bench.generator import Engine, Order
 from stack.bench.plan import Plan
 from stack.bench.schema import BenchResult, Environment, Run, Server, save
 from stack.bench.server import LoadSampler, ServerApi, acceptance
@@ -35,7 +35,7 @@ class Recorder:
         self,
         arm: Arm,
         plan: Plan,
-        generator: Generator,
+        generator: Engine,
         path: Path,
         environment: Environment,
         say: Callable[[str], None],
@@ -96,13 +96,20 @@ class Recorder:
         seed = (
             plan.seed + 1 + max(number, 0) * len(plan.levels) + plan.levels.index(level) + (10_000 if number < 0 else 0)
         )
-        arguments = ["--backend", plan.backend, "--base-url", api.url, "--warmup-requests", "0"]
-        arguments += ["--max-concurrency", str(level)]
-        arguments += plan.prompts.arguments(requests, plan.output_tokens, seed, self._generator.folder)
-        if self._arm.tokenizer:
-            arguments += ["--tokenizer", self._arm.tokenizer]
+        order = Order(
+            url=api.url,
+            backend=plan.backend,
+            model=api.model(),
+            tokenizer=self._arm.tokenizer,
+            prompts=plan.prompts,
+            concurrency=level,
+            requests=requests,
+            output_tokens=plan.output_tokens,
+            seed=seed,
+            limit_s=plan.level_timeout_s,
+        )
         with LoadSampler(api, self._generator.cpu_seconds) as sampler:
-            ran = self._generator.run(arguments, plan.level_timeout_s)
+            ran = self._generator.run(order)
         after = api.counters()
         limit = self.result.server.settings.get("effective_max_running_requests")
         seen = Observed(

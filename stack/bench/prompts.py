@@ -33,6 +33,12 @@ class Prompts:
         digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()[:12]
         return f"{self.name} {digest}" if self.texts else f"{self.name}:{RANDOM_INPUT_TOKENS}"
 
+    def numbered(self, requests: int, seed: int) -> list[str]:
+        """So many texts, each with a number in front: all differ, so that a prefix cache serves none of them."""
+        texts = list(self.texts)
+        random.Random(seed).shuffle(texts)
+        return [f"{seed * 1000 + number}. {texts[number % len(texts)]}" for number in range(requests)]
+
     def arguments(self, requests: int, output_tokens: int, seed: int, folder: Path) -> list[str]:
         """The load generator's options for one run; writes its prompt file into ``folder``."""
         common = ["--num-prompts", str(requests), "--seed", str(seed)]
@@ -40,13 +46,9 @@ class Prompts:
             tokens = ["--random-input-len", str(RANDOM_INPUT_TOKENS), "--random-output-len", str(output_tokens)]
             # A range ratio of 1 is "exactly this length"; the default draws lengths between 1 and the given one.
             return ["--dataset-name", "random-ids", *tokens, "--random-range-ratio", "1", *common]
-        texts = list(self.texts)
-        random.Random(seed).shuffle(texts)
         path = folder / "prompts.jsonl"
         with path.open("w", encoding="utf-8") as file:
-            for number in range(requests):
-                # A number in front makes every prompt of a run differ, so that a prefix cache serves none of them.
-                text = f"{seed * 1000 + number}. {texts[number % len(texts)]}"
+            for text in self.numbered(requests, seed):
                 turns = [{"role": "user", "content": text}, {"role": "assistant", "content": _ANSWER}]
                 file.write(json.dumps({"conversations": turns}) + "\n")
         options = ["--dataset-name", "custom", "--dataset-path", str(path)]

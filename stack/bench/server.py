@@ -95,6 +95,14 @@ class ServerApi:
         if status != 200:
             raise SourceError(f"{self.url}/v1/models: HTTP {status}; this is no OpenAI-like model server")
 
+    def model(self) -> str:
+        """The first model of ``/v1/models``, or "" where there is none."""
+        status, text = self._get("/v1/models")
+        try:
+            return str(json.loads(text)["data"][0]["id"]) if status == 200 else ""
+        except (ValueError, KeyError, IndexError, TypeError):
+            return ""
+
     def describe(self, boot_report: dict[str, Any] | None = None) -> Server:
         """The server's settings in effect; empty for a server that does not tell."""
         info = self._info()

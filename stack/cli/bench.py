@@ -97,6 +97,10 @@ def _measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", default="", help="folder with the tokenizer (default: the one the server names)")
     parser.add_argument("--prompts", default="text", metavar="text|random-ids|FILE", help="default: text")
     parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="client; vllm: /v1/completions")
+    parser.add_argument(
+        "--engine", choices=("bench_serving", "aiperf"), default="bench_serving", help="aiperf: a second opinion"
+    )
+    parser.add_argument("--aiperf-env", type=Path, metavar="DIR", help="its environment, made there if it is missing")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument(
         "--level-timeout", type=float, default=1800.0, metavar="SECONDS", help="of one run (default: 1800)"

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from abi_checks.errors import SourceError, UsageError
 from stack.bench import prompts
+from stack.bench.aiperf import Aiperf, default_environment, require_environment
 from stack.bench.answers import advice_for, answer
 from stack.bench.environment import fingerprint
-from stack.bench.generator import Generator
+from stack.bench.generator import Engine, Generator
 from stack.bench.measure import Arm, Recorder, measure_arms
 from stack.bench.plan import Plan
 from stack.bench.plan import serial as serial_plan
@@ -44,7 +45,7 @@ def serial(options: argparse.Namespace) -> int:
         options.output_tokens,
         _prompts(options.prompts),
         options.level_timeout,
-        options.backend,
+        _backend(options),
     )
     return _exit_code([_measure_one(options, plan, options.action, options.profile)])
 
@@ -122,7 +123,7 @@ def _record(options: argparse.Namespace, plan: Plan, arms: Sequence[Arm], resume
     python = stack_environment(_prefix(options), options.stack, options.env)[1]
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     recorders = []
-    with TemporaryDirectory() as scratch, Generator(python, Path(scratch)) as generator:
+    with TemporaryDirectory() as scratch, _engine(options, python, Path(scratch)) as generator:
         for arm in arms:
             local = urlsplit(arm.api.url).hostname in ("127.0.0.1", "localhost", "::1")
             path = resume or options.results / f"{stamp}-{arm.name}.json"
@@ -132,6 +133,19 @@ def _record(options: argparse.Namespace, plan: Plan, arms: Sequence[Arm], resume
         return measure_arms(recorders, plan)
 
 
+@contextmanager
+def _engine(options: argparse.Namespace, python: Path, scratch: Path) -> Iterator[Engine]:
+    if options.engine == "aiperf":
+        yield Aiperf(require_environment(options.aiperf_env or default_environment()), scratch)
+        return
+    with Generator(python, scratch) as generator:
+        yield generator
+
+
+def _backend(options: argparse.Namespace) -> str:
+    return "aiperf" if options.engine == "aiperf" else str(options.backend)
+
+
 def _prefix(options: argparse.Namespace) -> Path:
     return Path(options.prefix or default_prefix()).absolute()
 
@@ -139,7 +153,7 @@ def _prefix(options: argparse.Namespace) -> Path:
 def _sweep_plan(options: argparse.Namespace) -> Plan:
     chosen = _prompts(options.prompts)
     return sweep_plan(
-        options.levels, options.rounds, options.output_tokens, chosen, options.level_timeout, options.backend
+        options.levels, options.rounds, options.output_tokens, chosen, options.level_timeout, _backend(options)
     )
 
 

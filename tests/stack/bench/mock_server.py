@@ -36,7 +36,7 @@ class Stream:
         """One chunk: SGLang's own API repeats the whole text (a short one here), the OpenAI one sends what is new."""
         if self.openai:
             usage = {"completion_tokens": total}
-            data: dict[str, Any] = {"choices": [{"text": " w" * gain}], "usage": usage}
+            data: dict[str, Any] = {"object": "text_completion", "choices": [{"text": " w" * gain}], "usage": usage}
         else:
             data = {"text": "word", "meta_info": {"completion_tokens": total}}
         body = b"data: " + json.dumps(data).encode() + b"\n\n"

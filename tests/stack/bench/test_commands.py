@@ -7,12 +7,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from abi_checks.errors import SourceError, UsageError
 from stack.bench import plan, prompts
+from stack.bench.aiperf import Aiperf, require_environment
+from stack.bench.generator import Order
 from stack.bench.schema import load
 from stack.cli import main, measuring
 from stack.serve.boot import Boot, Say
@@ -154,3 +157,14 @@ def test_words_that_are_no_numbers(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["bench", *words])
     assert end.value.code == 2
+
+
+def test_aiperf_takes_texts_only_and_installs_or_says_why(tmp_path: Path) -> None:
+    order = Order("http://127.0.0.1:9", "aiperf", "m", "", prompts.random_ids(), 1, 1, 8, 1, 5.0)
+    with pytest.raises(UsageError, match="sends texts only"):
+        Aiperf(tmp_path / "aiperf", tmp_path).run(order)
+    with pytest.raises(UsageError, match="needs --tokenizer"):
+        Aiperf(tmp_path / "aiperf", tmp_path).run(replace(order, prompts=prompts.packaged()))
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match="cannot be installed into"):
+        require_environment(tmp_path / "file" / "env")

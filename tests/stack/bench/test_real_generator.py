@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from stack.bench.aiperf import Aiperf, default_environment, require_environment
 from stack.bench.generator import Generator
 from stack.bench.measure import Arm, Recorder, measure_arms
 from stack.bench.plan import Plan
@@ -176,3 +177,37 @@ def test_a_server_no_one_here_wrote(generator: Generator, python: Path, target: 
     # It tells nothing of itself, and nothing is made up for it.
     assert result.server.settings == {} and result.server.version == ""
     assert all(run.acceptance is None and run.load is None for run in result.runs)
+
+
+def test_aiperf_as_a_second_opinion(generator: Generator, target: Path, tmp_path: Path) -> None:
+    program = require_environment(default_environment())
+    results = []
+    with start(tmp_path, "--fixed", "0.01", "--each", "0.0002") as url:
+        for backend, engine in (("sglang", generator), ("aiperf", Aiperf(program, tmp_path))):
+            chosen = Plan((4,), (8,), 1, 0, 64, packaged(), 1, 200.0, backend)
+            arm = Arm(backend, ServerApi(url), str(target))
+            recorder = Recorder(arm, chosen, engine, tmp_path / f"{backend}.json", Environment(), print)
+            recorder.measure(0, 4)
+            results.append(recorder.result.runs[0])
+    assert [run.rejected for run in results] == [(), ()]
+    assert [run.output_tokens for run in results] == [512, 512]
+    # 2 waves of 64 tokens at 10.8 ms a step; both clients start up within the same second on any machine.
+    assert all(180 < run.throughput <= 380 for run in results), results
+
+
+def test_aiperf_says_what_failed(target: Path, tmp_path: Path) -> None:
+    program = require_environment(default_environment())
+    with start(tmp_path, "--fixed", "0.005", "--fail-every", "2") as url:
+        chosen = Plan((2,), (4,), 1, 0, 16, packaged(), 1, 200.0, "aiperf")
+        recorder = Recorder(
+            Arm("aiperf", ServerApi(url), str(target)),
+            chosen,
+            Aiperf(program, tmp_path),
+            tmp_path / "r.json",
+            Environment(),
+            print,
+        )
+        recorder.measure(0, 2)
+    (run,) = recorder.result.runs
+    assert run.completed == 2
+    assert run.rejected[0].startswith("2 of 4 requests failed")
