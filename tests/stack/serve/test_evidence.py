@@ -1,0 +1,121 @@
+"""The recorded GPU runs fit the schema, hold what is claimed of them, and are diagnosed as claimed."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from stack.serve.diagnose import diagnose
+from stack.serve.report import SCHEMA
+from stack.synthetic.llama import Shape
+from stack.synthetic.models import Draft, SyntheticModels
+from stack.synthetic.orbit import DraftForm
+
+FOLDER = Path(__file__).parents[3] / "docs" / "evidence" / "boot"
+README = (FOLDER / "README.md").read_text()
+BOOT_GUIDE = FOLDER.parents[1] / "boot.md"
+
+
+def boots(name):
+    document = json.loads((FOLDER / name).read_text())
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    return {boot["name"]: boot for boot in document["boots"]}
+
+
+def mean(boot, field):
+    return sum(answer[field] for answer in boot["answers"]) / len(boot["answers"])
+
+
+def row(name, boot):
+    """A line of the tables in README.md."""
+    lengths = ["–", "–"]
+    if boot["answers"][0]["verifications"] is not None:
+        lengths = [f"{mean(boot, 'predicted_accept_length'):.4f}", f"{mean(boot, 'accept_length'):.4f}"]
+    return f"| {name} | {lengths[0]} | {lengths[1]} | {boot['seconds_to_ready']:.0f} |"
+
+
+@pytest.mark.parametrize(("name", "count"), [("one_gpu.json", 21), ("two_gpus.json", 2), ("kimi_k25.json", 3)])
+def test_every_boot_is_lossless_and_as_predicted(name, count):
+    held = boots(name)
+    assert len(held) == count
+    baseline = next(
+        boot for boot in held.values() if not boot["answers"] or boot["answers"][0]["verifications"] is None
+    )
+    for title, boot in held.items():
+        if title == "flashinfer-baseline":
+            assert boot["outcome"] == "failed"
+            continue
+        assert boot["outcome"] == "passed" and len(boot["answers"]) == 16, title
+        for answer, plain in zip(boot["answers"], baseline["answers"], strict=True):
+            assert answer["tokens"] == answer["predicted_tokens"] == plain["tokens"]
+            assert answer["verifications"] == answer["predicted_verifications"]
+            assert answer["accept_length"] == answer["predicted_accept_length"]
+        assert row(title, boot) in README
+        assert {gpu["name"] for gpu in boot["gpus"]} == {"NVIDIA H200"}
+        assert boot["versions"]["sglang"] == "0.5.14" and boot["versions"]["torch"] == "2.11.0"
+    assert len(next(iter(boots("two_gpus.json").values()))["gpus"]) == 2
+
+
+def test_the_predictions_are_those_of_today():
+    """The files hold predictions; the present code makes the same ones from the shape, seed and draft alone."""
+    drafts = {"two-token": Draft(DraftForm.TWO_TOKEN)}
+    drafts |= {f"full-{share:g}": Draft(DraftForm.FULL, share) for share in (0.0, 0.5, 0.8, 1.0)}
+    models = SyntheticModels("llama", Shape(8, 512, 1024, 512), 0, tuple(drafts.values()))
+    seen = set()
+    for title, boot in boots("one_gpu.json").items():
+        draft, _, steps = title.partition("-steps-")
+        for answer in boot["answers"]:
+            predicted = models.predict(answer["prompt"][-1], 64, int(steps or 0), drafts.get(draft))
+            assert list(predicted.tokens) == answer["tokens"]
+            if steps:
+                assert predicted.verifications == answer["verifications"]
+        seen.add((draft, steps))
+    assert seen == {("baseline", "")} | {(draft, steps) for draft in drafts for steps in "1237"}
+
+
+def test_a_warm_cache_starts_in_time():
+    """After the first wave of eight boots had compiled the kernels, every boot was ready within 100 s."""
+    seconds = sorted(boot["seconds_to_ready"] for boot in boots("one_gpu.json").values())
+    warm, cold = [s for s in seconds if s < 100], [s for s in seconds if s >= 100]
+    assert (len(warm), len(cold)) == (13, 8)
+    assert f"{min(warm):.0f} to {max(warm):.0f} s" in README
+    assert f"{min(cold):.0f} to {max(cold):.0f} s" in README
+    assert f"{min(warm):.0f} to {max(warm):.0f} s" in BOOT_GUIDE.read_text()
+
+
+CAUSES = {
+    "wide-head-workspace": "flashinfer-workspace",
+    "wrong-cuda-home": "nvcc-missing",
+    "backend-without-code": "backend-needs-other-gpu",
+    "draft-of-wrong-shape": "weights-shape",
+    "adaptive-step-outside": "adaptive-steps",
+    "scheduler-killed": "child-killed",
+}
+
+
+@pytest.mark.parametrize(("case", "cause"), CAUSES.items())
+def test_failures_are_called_by_their_cause(case, cause):
+    assert boots("failures.json")[case]["outcome"] == "failed"
+    found = diagnose(FOLDER / "logs" / f"{case}.log")
+    assert (found.failed, found.cause) == (True, cause)
+    assert f"| {case} |" in README and f"`{cause}`" in README
+
+
+def test_the_remedy_of_the_workspace_overflow_works():
+    boot = boots("failures.json")["wide-head-workspace-remedied"]
+    assert boot["outcome"] == "passed"
+    assert boot["environment"]["SGLANG_FLASHINFER_WORKSPACE_SIZE"] == str(1 << 30)
+    assert all(a["verifications"] == a["predicted_verifications"] for a in boot["answers"])
+
+
+def test_refusals_name_who_is_in_the_way():
+    said = {row["case"]: row for row in json.loads((FOLDER / "refusals.json").read_text())}
+    assert "cannot be used: process N (" in said["port-taken"]["said"]
+    assert "GPU memory is held by others: GPU 0: 62.9 of 140.4 GiB" in said["gpu-memory-taken"]["said"]
+    assert {row["exit"] for row in said.values()} == {2}
+
+
+def test_logs_show_the_servers_ready():
+    for name in ("baseline", "full-0.8-steps-3", "two-gpus-full-1-steps-3", "wide-head-workspace-remedied"):
+        assert "The server is fired up and ready to roll!" in (FOLDER / "logs" / f"{name}.log").read_text()
