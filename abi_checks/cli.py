@@ -12,7 +12,7 @@ from pathlib import Path
 
 from abi_checks.api import Options, check_source
 from abi_checks.cache import cache_folder
-from abi_checks.checks import CHECKS, CheckOptions
+from abi_checks.checks import CHECKS, CheckOptions, ContractOptions
 from abi_checks.errors import SourceError, UsageError, UserError
 from abi_checks.expectations import SIDECAR, Expectations, read_expectations
 from abi_checks.report import json as json_report
@@ -95,6 +95,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SM",
         help="a GPU architecture, such as 120, that device code must be there for (repeatable; default: this host's)",
     )
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="CLASS", help="judge this model class of SGLang too"
+    )
+    parser.add_argument(
+        "--launch",
+        action="append",
+        default=[],
+        metavar="OPTION[=VALUE]",
+        help="say what SGLang will do with this launch option on the target GPUs (repeatable)",
+    )
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of one tensor-parallel group; default 1")
+    parser.add_argument("--link", choices=("pcie", "nvlink"), help="what joins the GPUs")
     parser.add_argument("--no-cache", action="store_true", help="read every object again, and remember nothing")
     parser.add_argument("--verbose", action="store_true", help="list information and waived findings too")
     parser.add_argument(
@@ -122,7 +134,9 @@ def _judge(target: str, options: argparse.Namespace) -> Report:
         Options(
             waivers=expectations.waivers if not found.only else (),
             checks=CheckOptions(
-                expected=expectations.versions, target_sms=tuple(options.target_sm) or expectations.target_sms
+                expected=expectations.versions,
+                target_sms=tuple(options.target_sm) or expectations.target_sms,
+                contracts=_contracts(options),
             ),
             library_path=tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part),
             assume_driver=options.driver == "assume",
@@ -130,6 +144,16 @@ def _judge(target: str, options: argparse.Namespace) -> Report:
             cache=None if options.no_cache else cache_folder(),
         ),
     )
+
+
+def _contracts(options: argparse.Namespace) -> ContractOptions:
+    launch: tuple[tuple[str, bool | int | float | str], ...] = ()
+    if options.launch:
+        from abi_checks.checks.contracts.startup import parse_option
+
+        launch = tuple(parse_option(text) for text in options.launch)
+    nvlink = {"pcie": False, "nvlink": True}.get(options.link)
+    return ContractOptions(tuple(options.model), launch, options.gpus, nvlink)
 
 
 def _expectations(root: Path, given: str | None) -> Expectations:

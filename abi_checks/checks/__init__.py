@@ -10,6 +10,7 @@ from abi_checks.checks import (
     missing_libraries,
     record_collisions,
     requirements,
+    sglang_contracts,
     sm_coverage,
     torch_build,
     torch_releases,
@@ -17,7 +18,7 @@ from abi_checks.checks import (
     unresolved_symbols,
     wheel_tags,
 )
-from abi_checks.checks.interface import Check, CheckOptions
+from abi_checks.checks.interface import Check, CheckOptions, ContractOptions
 
 CHECKS: tuple[Check, ...] = (
     unresolved_symbols.CHECK,
@@ -35,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     cuda_compilers.CHECK,
     jit_caches.CHECK,
     sm_coverage.CHECK,
+    sglang_contracts.CHECK,
 )
 
-__all__ = ["CHECKS", "Check", "CheckOptions"]
+__all__ = ["CHECKS", "Check", "CheckOptions", "ContractOptions"]

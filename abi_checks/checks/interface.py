@@ -10,6 +10,17 @@ from abi_checks.scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
+class ContractOptions:
+    """What to ask of an inference server's source: model classes, a launch as (option, value), and the GPUs' number and
+    link; ``nvlink`` is None where it is not known."""
+
+    models: tuple[str, ...] = ()
+    launch: tuple[tuple[str, bool | int | float | str], ...] = ()
+    gpus: int = 1
+    nvlink: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckOptions:
     """What the user says of the target.
 
@@ -20,6 +31,7 @@ class CheckOptions:
     expected: Mapping[str, str] = field(default_factory=dict)
     overrides: frozenset[str] = frozenset()
     target_sms: tuple[str, ...] = ()
+    contracts: ContractOptions = field(default_factory=ContractOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from abi_checks.checks.contracts.gates import Consequence, find_gates
 from abi_checks.checks.contracts.registry import ClassJudge, ClassVerdict, read_registry
 from abi_checks.checks.contracts.report import distribution_of, judge_launch
 from abi_checks.checks.contracts.source import SourceTree
-from abi_checks.checks.contracts.startup import Profile
+from abi_checks.checks.contracts.startup import Profile, parse_option
 from abi_checks.checks.contracts.values import Value
 from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target, parse_target
@@ -104,28 +104,7 @@ def launch_options(stack: str | None, profile: str | None, texts: Sequence[str])
             known = ", ".join(p.name for p in definition.profiles)
             raise UsageError(f"{definition.name} has no profile {wanted!r}; it has {known}")
         pairs.extend(match.options)
-    for text in texts:
-        name, _, value = text.partition("=")
-        pairs.append((name, value))
-    return {_field(name): _value(text) for name, text in pairs}
-
-
-def _field(name: str) -> str:
-    field = name.strip().lstrip("-").replace("-", "_")
-    if not field.isidentifier():
-        raise UsageError(f"{name!r} is no launch option; write it as --option attention-backend=flashinfer")
-    return {"tp": "tp_size", "tensor_parallel_size": "tp_size"}.get(field, field)
-
-
-def _value(text: str) -> Value:
-    if text in ("", "true", "True"):
-        return True
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return dict(parse_option(text) for text in (*(f"{name}={value}" for name, value in pairs), *texts))
 
 
 def _print_classes(console: Console, tree: SourceTree, model: str | None) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uv
@@ -107,3 +108,24 @@ def test_a_swapped_torch_is_one_cause_with_all_it_breaks(swapped: Path, capsys: 
     assert any("assumed, since this host has no NVIDIA driver" in note for note in report["notes"])
     builds = [finding for finding in report["findings"] if finding["check"] == "unexpected-build"]
     assert [finding["message"] for finding in builds] == ["torch 2.9.1 is expected, and 2.10.0 is installed"]
+
+
+def test_the_contracts_of_sglang_are_in_the_same_report(
+    built_stack: Callable[[str], Build], capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = ("enable-flashinfer-allreduce-fusion", "enable-torch-symm-mem", "attention-backend=fa3", "tp=8")
+    options = [word for option in launch for word in ("--launch", option)]
+    options += ["--target-sm", "120", "--gpus", "8", "--link", "pcie", "--model", "KimiK25ForConditionalGeneration"]
+    assert main([str(built_stack("cu128").environment), "--format", "sarif", *options]) == 1
+    (log,) = json.loads(capsys.readouterr().out)["runs"]
+    results: dict[str, list[dict[str, Any]]] = {}
+    for result in log["results"]:
+        results.setdefault(result["ruleId"], []).append(result)
+    said = [result["message"]["text"] for result in results["launch-option"]]
+    assert any("enable_flashinfer_allreduce_fusion = True" in text and "inert" in text for text in said)
+    assert any("attention_backend = 'fa3'" in text and "refused" in text for text in said)
+    # The default patches make the class complete and symmetric memory decline; unpatched, both would be errors.
+    assert any("enable_torch_symm_mem = True" in text and "switches" in text for text in said)
+    assert "eagle3-contract" not in results
+    places = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in results["capability-gate"]]
+    assert "flashinfer/jit/comm.py" in {place["uri"] for place in places}

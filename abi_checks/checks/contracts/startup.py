@@ -25,10 +25,31 @@ from abi_checks.checks.contracts.values import (
     Value,
 )
 from abi_checks.checks.contracts.world import Target
+from abi_checks.errors import UsageError
 
 ARGUMENTS = ("sglang.srt.server_args", "ServerArgs")
 MODEL_CONFIG = ("sglang.srt.configs.model_config", "ModelConfig")
 RUNNER = ("sglang.srt.model_executor.model_runner", "ModelRunner")
+
+
+def parse_option(text: str) -> tuple[str, bool | int | float | str]:
+    """``--attention-backend=fa3``, or the same without dashes or value → the ServerArgs name and its value.
+
+    Raises UsageError where the text is no option.
+    """
+    name, _, value = text.partition("=")
+    field = name.strip().lstrip("-").replace("-", "_")
+    if not field.isidentifier():
+        raise UsageError(f"{name!r} is no launch option; write it as attention-backend=flashinfer")
+    field = {"tp": "tp_size", "tensor_parallel_size": "tp_size"}.get(field, field)
+    if value in ("", "true", "True"):
+        return field, True
+    for kind in (int, float):
+        try:
+            return field, kind(value)
+        except ValueError:
+            continue
+    return field, value
 
 
 @dataclass(frozen=True, slots=True)
