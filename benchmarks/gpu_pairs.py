@@ -53,7 +53,7 @@ TARGETS = {
     "cheap": SyntheticModels("llama", Shape(8, 512, 1024, 512), 0, (Draft(DraftForm.FULL, 0.8),)),
 }
 LEVELS = plan.SWEEP_LEVELS
-REQUESTS = (2, 2, 5, 10, 30, 70, 100, 250)
+REQUESTS = (2, 4, 10, 20, 60, 140, 200, 500)
 OUTPUT_TOKENS = 192
 """Long enough that the wave's start, when the server takes some 5 ms a request to let it in, does not decide."""
 BOOT_LIMIT_S = 300.0

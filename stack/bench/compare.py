@@ -100,7 +100,8 @@ def drift(result: BenchResult) -> list[float]:
 
 def render(first: BenchResult, second: BenchResult, rows: Sequence[Level]) -> str:
     """The comparison as text."""
-    lines = [f"A = {first.arm} ({first.origin}, {first.created}), B = {second.arm} ({second.origin}, {second.created})"]
+    names = [f"{result.arm} ({result.origin}, {result.created or 'undated'})" for result in (first, second)]
+    lines = [f"A = {names[0]}, B = {names[1]}"]
     lines.append(f"{'C':>4} {'A tok/s':>22} {'B tok/s':>22} {'B/A':>6} {'95 % interval':>15}  verdict on B")
     for row in rows:
         cells = [_cell(row.medians[i], row.intervals[i]) for i in (0, 1)]

@@ -62,8 +62,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the imports print must not be taken for an answer
     importlib.import_module(MODULE)
-    # A child whose collector walks over the imported heap writes to every page of it, and each is then copied: its
-    # event loop stands still for up to a second in the middle of a run. Frozen objects are never walked over.
+    # As Python's manual advises before a fork: a collection in a child then neither walks over the imported objects
+    # nor makes the kernel copy their pages.
     gc.collect()
     gc.freeze()
     answers.write(json.dumps({"ready": True, "threads": threading.active_count()}) + "\n")
