@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from stack.prefix import default_prefix
 from stack.serve import plan
 from stack.serve.boot import Boot, boot, judge_url
 from stack.serve.client import Client
+from stack.serve.forecast import forecast
 from stack.serve.gpu import driver_version, memory_by_process, require_free, visible_gpus
 from stack.serve.launch import ALGORITHM
 from stack.serve.ports import choose_port
@@ -88,7 +90,9 @@ def _boot_all(options: argparse.Namespace) -> list[BootReport]:
         planned = planned_boot(options, profile, stack, python)
         _say(profile, " ".join(planned.launch.command()))
         _say(profile, f"log {planned.log}")
-        reports.append(boot(planned, partial(_say, profile)))
+        report = boot(planned, partial(_say, profile))
+        # Beside the outcome, never part of it: the server's own conduct decides that.
+        reports.append(replace(report, findings=(*forecast(planned.launch, gpus), *report.findings)))
         if not reports[-1].passed:
             return reports
     if options.compare:

@@ -41,6 +41,25 @@ def check_model_folder(folder: Path) -> None:
         )
 
 
+def check_pair(target: Path, draft: Path) -> None:
+    """Raise SourceError where an EAGLE-3 draft was made for another target: hidden size or vocabulary differ."""
+    document = _json(draft / "config.json", "the draft's configuration")
+    if not str((document.get("architectures") or [""])[0]).endswith("Eagle3"):
+        return
+    config = _json(target / "config.json", "the target's configuration")
+    text = config.get("text_config", config)
+    pairs = {
+        "hidden size": (text.get("hidden_size"), document.get("target_hidden_size", document.get("hidden_size"))),
+        "vocabulary": (text.get("vocab_size"), document.get("vocab_size")),
+    }
+    for what, (wanted, found) in pairs.items():
+        if wanted != found:
+            raise SourceError(
+                f"{draft}: this draft is made for a target of {what} {found}, and {target} has {wanted}; "
+                f"use the draft trained for this target"
+            )
+
+
 def _layer_number(name: str) -> list[str]:
     """The number of the language model's layer that a tensor belongs to, if any."""
     before, found, after = name.partition("model.layers.")

@@ -14,7 +14,7 @@ from abi_checks.findings import Finding, Severity
 from stack.definition import load_definition, stack_names
 from stack.prefix import StackFolder
 from stack.serve.launch import ALGORITHM, Launch, check_draft, merge_options
-from stack.serve.modelfolder import check_model_folder
+from stack.serve.modelfolder import check_model_folder, check_pair
 from stack.serve.questions import Questions, plain_questions, synthetic_questions
 from stack.synthetic.llama import Shape
 from stack.synthetic.models import DESCRIPTION, Draft, SyntheticModels, read_models, write_models
@@ -93,6 +93,8 @@ def choose_models(named: str, draft: str | None, speculative: bool) -> Models:
         models = Models(folder / "target", chosen, known)
     for part in filter(None, (models.target, models.draft)):
         check_model_folder(part)
+    if models.draft:
+        check_pair(models.target, models.draft)
     return models
 
 

@@ -8,8 +8,11 @@ import time
 import jsonschema
 import pytest
 
+from abi_checks.findings import Finding, Severity
 from stack.cli import main
+from stack.serve.forecast import forecast
 from stack.serve.gpu import Gpu
+from stack.serve.launch import Launch
 from stack.serve.ports import choose_port
 from stack.serve.report import SCHEMA
 
@@ -68,6 +71,25 @@ def test_a_running_server_is_judged_and_left_alone(arguments, environment, model
     finally:
         server.kill()
         server.wait()
+
+
+def test_what_the_source_says_stands_beside_and_does_not_decide(arguments, tmp_path, monkeypatch, capsys):
+    said = Finding("eagle3-contract", Severity.ERROR, "", "KimiK25 lacks a method", "cause", "patch it")
+    monkeypatch.setattr("stack.cli.boot.forecast", lambda launch, gpus: (said,))
+    assert main(arguments) == 0
+    assert "error: KimiK25 lacks a method" in capsys.readouterr().out
+    (report,) = reports(tmp_path)
+    assert (report["outcome"], [f["check"] for f in report["findings"]]) == ("passed", ["eagle3-contract"])
+
+
+@pytest.mark.environment
+def test_an_inert_flag_is_foretold(models, built_stack):
+    python = built_stack("cu128").environment / "bin" / "python"
+    options = (("enable-flashinfer-allreduce-fusion", ""), ("attention-backend", "flashinfer"))
+    launch = Launch(python, models / "target", None, options, 1, 1)
+    blackwell = Gpu(0, "NVIDIA RTX PRO 6000", "120", 96 << 30, 0, ())
+    (finding,) = [f for f in forecast(launch, (blackwell,)) if "allreduce_fusion" in f.message]
+    assert finding.severity is Severity.WARNING and "inert" in finding.message
 
 
 def test_nobody_there(arguments, capsys):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from abi_checks.errors import SourceError
-from stack.serve.modelfolder import check_model_folder
+from stack.serve.modelfolder import check_model_folder, check_pair
 
 
 @pytest.fixture
@@ -70,3 +70,21 @@ def test_layers_that_are_not_there(target):
 def test_an_index_without_a_map(target):
     (target / "model.safetensors.index.json").write_text("{}")
     assert "has no 'weight_map'" in fault(target)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"hidden_size": 4096}, "a target of hidden size 4096, and "),
+        ({"target_hidden_size": 7168}, "a target of hidden size 7168, and "),
+        ({"vocab_size": 32000}, "a target of vocabulary 32000, and "),
+    ],
+)
+def test_a_draft_for_another_target(models, target, tmp_path, values, said):
+    draft = shutil.copytree(models / "drafts" / "two-token", tmp_path / "draft")
+    check_pair(target, draft)
+    change(draft / "config.json", **values)
+    with pytest.raises(SourceError, match=said):
+        check_pair(target, draft)
+    change(draft / "config.json", architectures=["LlamaForCausalLM"])
+    check_pair(target, draft)

@@ -175,4 +175,4 @@ def test_sglang_reads_the_kimi_shaped_target(tmp_path, built_stack):
     words = [str(python), "-c", KIMI, str(target)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == ["KimiK25Config", 512, 128, 14, "EFG"]
+    assert json.loads(done.stdout.splitlines()[-1]) == ["KimiK25Config", 512, 128, 14, "%&'"]
