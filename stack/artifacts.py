@@ -46,8 +46,10 @@ class Artifact:
         return None if parts.scheme else Path(self.location)
 
 
-def resolve_pylock(requirements: str, python: str, platform: str) -> str:
+def resolve_pylock(requirements: str, python: str, platform: str, index: str | None = None) -> str:
     """A ``pylock.toml`` (PEP 751) of exactly these hashed requirements, for the index that uv is configured to use.
+
+    ``index``: the address of another one.
 
     :raises SourceError: the index does not answer or does not have them; uv's message is part of the error
     """
@@ -57,6 +59,7 @@ def resolve_pylock(requirements: str, python: str, platform: str) -> str:
             [
                 *("pip", "compile", "lock.txt", "--quiet", "--no-deps", "--format", "pylock.toml", "--no-header"),
                 *("--only-binary", ":all:", "--python-version", python, "--python-platform", platform),
+                *(("--default-index", index) if index else ()),
             ],
             folder=Path(name),
             timeout=RESOLVE_SECONDS,
@@ -82,7 +85,7 @@ def index_artifacts(
     for package in tomllib.loads(pylock).get("packages", []):
         name, version = canonicalize_name(package["name"]), package.get("version", "")
         allowed = set(hashes.get(name, ()))
-        offers = [_artifact(name, version, entry) for entry in package.get("wheels", [])]
+        offers = offered_files(package)
         fitting = [
             (rank, item) for item in offers if item.sha256 in allowed and (rank := _rank(item, ranks)) is not None
         ]
@@ -111,6 +114,12 @@ def lock_artifacts(definition: StackDefinition, lock: Lock, mirrors: Mapping[str
                 address = mirror + address.removeprefix(original)
         found.append(Artifact(item.name, item.version, item.filename, address, None, item.hashes[0]))
     return sorted(found, key=lambda item: item.filename)
+
+
+def offered_files(package: Mapping[str, Any]) -> list[Artifact]:
+    """The wheels of one package of a parsed ``pylock.toml``."""
+    name, version = canonicalize_name(package["name"]), package.get("version", "")
+    return [_artifact(name, version, entry) for entry in package.get("wheels", [])]
 
 
 def _artifact(name: str, version: str, entry: Mapping[str, Any]) -> Artifact:

@@ -172,7 +172,7 @@ def build_problems(build: Build, *, deep: bool = False) -> list[str]:
 
 
 def judge(build: Build) -> Report:
-    """The ABI check of a build, under the waivers and expected versions it was built with.
+    """The ABI check of a build, held to the expectations it was built with.
 
     :raises SourceError: they cannot be read
     """

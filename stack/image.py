@@ -15,8 +15,8 @@ from pathlib import Path
 from abi_checks.errors import SourceError, UsageError, UserError
 from stack.definition import LOCKFILES, load_definition
 from stack.progress import Progress
+from stack.revision import CHECKOUT, revision
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 DOCKERFILE = "Dockerfile.cu130"
 STAND_IN = "localhost/cu130-stack-stand-in"
 """The base image made from this host's distribution, where the real ones cannot be pulled."""
@@ -191,16 +191,6 @@ def distribution_python() -> str:
     fields = output(["apt-cache", "show", "--no-all-versions", "python3"], PROBE_SECONDS).splitlines()
     version = next((line.partition(": ")[2] for line in fields if line.startswith("Version: ")), "")
     return ".".join(version.split(".")[:2])
-
-
-def revision() -> str:
-    """The checkout's git revision, with ``+changes`` where files differ from it; "" outside git."""
-    if not (CHECKOUT / ".git").exists() or not shutil.which("git"):
-        return ""
-    git = ["git", "-C", str(CHECKOUT)]
-    head = output([*git, "rev-parse", "HEAD"], PROBE_SECONDS)
-    changed = output([*git, "status", "--porcelain", "--untracked-files=no"], PROBE_SECONDS)
-    return head + ("+changes" if changed else "")
 
 
 def run(command: Sequence[str], seconds: float, *, quiet: bool = False) -> int:

@@ -16,8 +16,10 @@ from abi_checks.expectations import Expectations
 from abi_checks.findings import Finding
 from stack import __version__
 from stack.availability import Availability
+from stack.definition import DEFINITIONS, StackDefinition
 from stack.patching import AppliedPatch, manifest_rows
 from stack.preflight import host_glibc
+from stack.revision import revision
 
 SCHEMA_VERSION = 1
 
@@ -46,6 +48,8 @@ def manifest_text(
         "summary": definition.summary,
         "built": datetime.now(UTC).isoformat(timespec="seconds"),
         "cu130_stack": __version__,
+        "revision": revision(),
+        "rebuild": f"cu130-stack build --stack {_stack_argument(definition)} --python {lock.python}",
         "definition_sha256": definition_digest(definition.path),
         "lock": {"file": definition.lock_path(lock.python).name, "sha256": lock.sha256},
         "passed_over": passed_over,
@@ -111,6 +115,10 @@ def expectations_text(expectations: Expectations) -> str:
             "\n".join(["[[waivers]]", *(f"{field} = {json.dumps(getattr(waiver, field))}" for field in fields)]) + "\n"
         )
     return "\n".join(rows)
+
+
+def _stack_argument(definition: StackDefinition) -> str:
+    return definition.name if definition.path.parent == DEFINITIONS else str(definition.path)
 
 
 def _distribution() -> str:

@@ -18,12 +18,12 @@ from stack.files import write_text
 from stack.lockfile import Lock
 from stack.parts import write_parts
 from stack.progress import Progress
+from stack.revision import CHECKOUT
 from stack.uv import run_uv
 
 TOOL_LOCK = LOCKFILES / "tool.txt"
 """The locked requirements of this project itself, with nox and what builds it."""
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 BUILD_SECONDS = 600.0
 
 INSTALL = """\

@@ -13,7 +13,8 @@ import pytest
 
 from stack.cli import main
 from stack.definition import DEFINITIONS
-from stack.image import CHECKOUT, Engine, build_arguments, find_engine
+from stack.image import Engine, build_arguments, find_engine
+from stack.revision import CHECKOUT
 
 Capture = pytest.CaptureFixture[str]
 
@@ -109,13 +110,13 @@ def test_bases_are_pinned_by_digest() -> None:
 
 def test_the_gigabytes_depend_on_the_lock_alone() -> None:
     """Nothing of this project's code is copied before the layer that installs the stack."""
-    before = DOCKERFILE.partition("uv pip sync")[0]
+    before = DOCKERFILE.rpartition("install.sh")[0]
     copied = [line for line in before.splitlines() if line.startswith(("COPY", "ADD"))]
     assert copied == [
         "COPY LICENSE /",
         "COPY lockfiles/tool.txt /tmp/tool.txt",
-        "COPY --from=tool /opt/tool /opt/tool",
-        "COPY lockfiles/${STACK}-py3*.txt /opt/locks/",
+        "COPY --from=tool /opt/tool/bin/uv /usr/local/bin/uv",
+        "COPY docker/install.sh lockfiles/${STACK}-py3*.txt /opt/locks/",
     ]
 
 
@@ -125,8 +126,36 @@ def test_there_is_no_second_list_of_pins() -> None:
 
 def test_the_context_has_what_the_wheel_needs() -> None:
     kept = {line[1:] for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert kept == {"LICENSE", "README.md", "abi_checks", "lockfiles", "pyproject.toml", "stack"}
+    assert kept == {"LICENSE", "README.md", "abi_checks", "docker", "lockfiles", "pyproject.toml", "stack"}
     assert DEFINITIONS.is_relative_to(CHECKOUT / "stack")
+
+
+def test_the_toolkit_of_the_wheels_gets_the_layout_of_a_toolkit(tmp_path: Path) -> None:
+    toolkit = tmp_path / "env" / "lib" / "python3.12" / "site-packages" / "nvidia" / "cu13"
+    for name in ("bin/nvcc", "include/cuda.h", "nvvm/bin/cicc", "lib/libcudart.so.13", "lib/libcudadevrt.a"):
+        (toolkit / name).parent.mkdir(parents=True, exist_ok=True)
+        (toolkit / name).write_text(name)
+        (toolkit / name).chmod(0o755)
+    script = CHECKOUT / "docker" / "cuda_home.sh"
+    subprocess.run([script, tmp_path / "env", tmp_path / "cuda"], check=True, timeout=30)
+    found = {
+        path.relative_to(tmp_path / "cuda").as_posix(): path.read_text() for path in (tmp_path / "cuda/lib64").iterdir()
+    }
+    assert found == {
+        "lib64/libcudart.so.13": "lib/libcudart.so.13",
+        "lib64/libcudart.so": "lib/libcudart.so.13",
+        "lib64/libcudadevrt.a": "lib/libcudadevrt.a",
+    }
+    assert (tmp_path / "cuda/bin/nvcc").read_text() == "bin/nvcc"
+    shutil.rmtree(toolkit / "bin")
+    answer = subprocess.run([script, tmp_path / "env", tmp_path / "none"], capture_output=True, text=True, timeout=30)
+    assert answer.returncode == 0 and "has no CUDA compiler" in answer.stderr and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["install.sh", "cuda_home.sh"])
+def test_scripts_are_plain_sh(name: str) -> None:
+    subprocess.run(["sh", "-n", CHECKOUT / "docker" / name], check=True, timeout=30)
+    assert os.access(CHECKOUT / "docker" / name, os.X_OK)
 
 
 @pytest.mark.skipif(not shutil.which("hadolint"), reason="hadolint is not installed")
