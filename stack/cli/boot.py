@@ -131,5 +131,5 @@ def _judge_running(options: argparse.Namespace) -> BootReport:
         raise UsageError("--url judges one server; --compare needs two, which only this command's own boots are")
     info = Client(options.url).server_info()
     models = plan.choose_models(options.models, options.draft, bool(info.get("speculative_algorithm")))
-    steps = info.get("speculative_num_steps") or 0
-    return judge_url(options.url, models.questions(int(steps)), options.timeout)
+    steps = None if info.get("speculative_adaptive") else int(info.get("speculative_num_steps") or 0)
+    return judge_url(options.url, models.questions(steps), options.timeout)

@@ -110,7 +110,7 @@ def judge_url(url: str, questions: Questions, timeout: float) -> BootReport:
     info = client.server_info()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     report = BootReport(url, "failed", now, None, (), (), (), (), (), (), (), (), (), None)
-    return _judged(report, info, (), ask(client, questions, _speculates(info), timeout))
+    return _judged(report, info, (), ask(client, questions, timeout))
 
 
 def _wait_ready(server: ServerProcess, client: Client, clock: PhaseClock, deadline: float, say: Say) -> None:
@@ -138,7 +138,7 @@ def _ending(code: int | None) -> str:
 
 def _question(report: BootReport, client: Client, plan: Boot, timeout: float) -> BootReport:
     info = client.server_info()
-    answers = ask(client, plan.questions, plan.launch.speculative, timeout)
+    answers = ask(client, plan.questions, timeout)
     return _judged(report, info, plan.launch.options, answers)
 
 

@@ -12,6 +12,7 @@ from stack.serve.ports import HOST
 
 ALGORITHM = "speculative-algorithm"
 STEPS = "speculative-num-steps"
+ADAPTIVE = "speculative-adaptive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,12 @@ class Launch:
         return self.value(ALGORITHM) is not None
 
     @property
-    def steps(self) -> int:
-        """Speculative steps that are asked for; 0 without speculation, or where the server is to choose."""
-        return int(self.value(STEPS) or 0) if self.speculative else 0
+    def steps(self) -> int | None:
+        """Speculative steps; 0 without speculation, None where the server chooses them, at the start or as it goes."""
+        if not self.speculative:
+            return 0
+        steps = self.value(STEPS)
+        return None if steps is None or self.value(ADAPTIVE) is not None else int(steps)
 
     def value(self, name: str) -> str | None:
         """The value of an option, or None where it isn't given."""

@@ -43,13 +43,17 @@ class Models:
     draft: Path | None
     synthetic: SyntheticModels | None
 
-    def questions(self, steps: int) -> Questions:
-        """What to ask, and the right answers for so many speculative steps."""
+    def questions(self, steps: int | None) -> Questions:
+        """What to ask, and the right answers for so many speculative steps (None: a number that may change)."""
         known = self.synthetic
         if known is None:
             return plain_questions()
         draft = known.draft(self.draft.name) if self.draft else None
-        return synthetic_questions(known.orbit.cycle, lambda token, count: known.predict(token, count, steps, draft))
+        return synthetic_questions(
+            known.orbit.cycle,
+            lambda token, count: known.predict(token, count, steps or 0, draft),
+            passes=bool(draft and steps),
+        )
 
 
 def stack_environment(prefix: Path, stack: str | None, environment: Path | None) -> tuple[str, Path]:

@@ -23,42 +23,43 @@ Predict = Callable[[int, int], Prediction]
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Prompts of token ids; ``predict`` is None where nobody knows the answers."""
+    """Prompts of token ids; ``predict`` is None where nobody knows the answers.
+
+    ``passes``: whether the number of verification passes is foretold too.
+    """
 
     prompts: tuple[tuple[int, ...], ...]
     predict: Predict | None
+    passes: bool
 
 
-def synthetic_questions(tokens: Sequence[int], predict: Predict) -> Questions:
+def synthetic_questions(tokens: Sequence[int], predict: Predict, passes: bool) -> Questions:
     """Prompts drawn from the ordinary tokens of a synthetic model, always the same."""
     generator = random.Random("prompts")
     prompts = tuple(tuple(generator.choices(tokens, k=_PROMPT_TOKENS)) for _ in range(2 * _QUESTIONS))
-    return Questions(prompts, predict)
+    return Questions(prompts, predict, passes)
 
 
 def plain_questions() -> Questions:
     """Prompts for any model: ids that every vocabulary of some thousand tokens has."""
     generator = random.Random("prompts")
-    return Questions(
-        tuple(tuple(generator.choices(range(100, 1000), k=_PROMPT_TOKENS)) for _ in range(2 * _QUESTIONS)), None
-    )
+    prompts = tuple(tuple(generator.choices(range(100, 1000), k=_PROMPT_TOKENS)) for _ in range(2 * _QUESTIONS))
+    return Questions(prompts, None, passes=False)
 
 
-def ask(client: Client, questions: Questions, speculative: bool, timeout: float) -> tuple[Answer, ...]:
+def ask(client: Client, questions: Questions, timeout: float) -> tuple[Answer, ...]:
     """Ask half of the questions one at a time and the other half all at once."""
     half = len(questions.prompts) // 2
     alone, together = questions.prompts[:half], questions.prompts[half:]
-    answers = [_answer(p, 1, client.generate(p, _NEW_TOKENS, timeout), questions, speculative) for p in alone]
+    answers = [_answer(p, 1, client.generate(p, _NEW_TOKENS, timeout), questions) for p in alone]
     with ThreadPoolExecutor(len(together)) as pool:
         generations = pool.map(lambda prompt: client.generate(prompt, _NEW_TOKENS, timeout), together)
         for prompt, generation in zip(together, generations, strict=True):
-            answers.append(_answer(prompt, len(together), generation, questions, speculative))
+            answers.append(_answer(prompt, len(together), generation, questions))
     return tuple(answers)
 
 
-def _answer(
-    prompt: tuple[int, ...], concurrency: int, generation: Generation, questions: Questions, speculative: bool
-) -> Answer:
+def _answer(prompt: tuple[int, ...], concurrency: int, generation: Generation, questions: Questions) -> Answer:
     prediction = questions.predict(prompt[-1], _NEW_TOKENS) if questions.predict else None
     return Answer(
         prompt=prompt,
@@ -66,9 +67,9 @@ def _answer(
         tokens=generation.tokens,
         predicted_tokens=prediction.tokens if prediction else None,
         verifications=generation.verifications,
-        predicted_verifications=prediction.verifications if prediction and speculative else None,
+        predicted_verifications=prediction.verifications if prediction and questions.passes else None,
         accept_length=generation.accept_length,
-        predicted_accept_length=prediction.accept_length if prediction and speculative else None,
+        predicted_accept_length=prediction.accept_length if prediction and questions.passes else None,
     )
 
 

@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from stack.serve.boot import boot
+from stack.serve.plan import choose_models
 from stack.serve.questions import compare_answers
 from stack.serve.report import SCHEMA, report_text, reports_json
 from tests.stack.serve.conftest import CHAIN
@@ -42,6 +43,25 @@ def test_speculation_as_predicted(make_boot, draft):
     assert all(answer.verifications == answer.predicted_verifications for answer in report.answers)
     lengths = {answer.accept_length for answer in report.answers}
     assert {"full-0": {64 / 63}, "two-token": {2.0}}.get(draft, lengths) == lengths
+
+
+def test_a_model_whose_answers_nobody_knows(make_boot, models):
+    plan = make_boot()
+    unknown = choose_models(str(models / "target"), None, False)
+    assert unknown.synthetic is None
+    questions = unknown.questions(0)
+    prompts = tuple(tuple(token % 320 for token in prompt) for prompt in questions.prompts)
+    report = checked(boot(replace(plan, questions=replace(questions, prompts=prompts)), quiet))
+    assert report.outcome == "passed", report_text(report)
+    assert [(f.check, f.severity) for f in report.findings] == [("answer", "unknown")]
+    assert all(answer.predicted_tokens is None for answer in report.answers)
+
+
+def test_steps_that_change_are_not_foretold(make_boot):
+    options = (*CHAIN, ("speculative-adaptive", ""))
+    report = checked(boot(make_boot(options=options, draft="full-0.8"), quiet))
+    assert report.outcome == "passed", report_text(report)
+    assert all(answer.predicted_verifications is None and answer.verifications for answer in report.answers)
 
 
 def test_an_accept_length_other_than_the_predicted_one_fails(make_boot):

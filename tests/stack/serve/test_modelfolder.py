@@ -64,7 +64,7 @@ def test_a_configuration_of_another_model(target):
 
 def test_layers_that_are_not_there(target):
     change(target / "config.json", num_hidden_layers=12)
-    assert "announces 12 layers and the weights hold 8" in fault(target)
+    assert "announces 12 layers and the weights have 8" in fault(target)
 
 
 def test_an_index_without_a_map(target):
