@@ -82,7 +82,7 @@ def judge_before(job: Job, detail: Callable[[str], None]) -> Job:
     if gate.report:
         job.progress.say(f"  {len(gate.report.objects)} shared objects of the wheels: no errors")
     else:
-        job.progress.say(f"  not judged before they are installed: {gate.to_fetch} wheels have yet to be downloaded")
+        job.progress.say(f"  not judged before they are installed: {gate.why_not}")
     return replace(job, gate=gate)
 
 

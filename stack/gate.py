@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abi_checks.api import check_source, options_for
-from abi_checks.errors import UserError
+from abi_checks.errors import SourceError, UserError
 from abi_checks.expectations import Expectations
 from abi_checks.findings import Severity
 from abi_checks.report.interface import Report
@@ -21,25 +21,30 @@ from stack.lockfile import Lock
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The report on the wheels, or how many of them are not on this machine yet."""
+    """The report on the wheels, or why there is none."""
 
     report: Report | None
-    to_fetch: int
+    why_not: str = ""
 
 
 def judge_wheels(lock: Lock, wheelhouse: Path | None, expectations: Expectations) -> Gate:
     """Judge the lock's wheels if they are all here.
 
-    :raises UserError: findings of severity error; SourceError where a wheel is damaged or has another hash
+    A wheel that is damaged or has another hash is left to the installation, which refuses it and knows more about it.
+
+    :raises UserError: findings of severity error
     """
     major, minor = (int(part) for part in lock.python.split("."))
     with tempfile.TemporaryDirectory(prefix="cu130-stack-") as folder:
         path = Path(folder, "lock.txt")
         path.write_text(lock.text, encoding="utf-8")
-        source, missing = local_lock_source(path, wheelhouse, (major, minor))
-        if source is None:
-            return Gate(None, len(missing))
-        report = check_source(source, options_for(expectations))
+        try:
+            source, missing = local_lock_source(path, wheelhouse, (major, minor))
+            if source is None:
+                return Gate(None, f"{len(missing)} wheels have yet to be downloaded")
+            report = check_source(source, options_for(expectations))
+        except SourceError as error:
+            return Gate(None, str(error))
     if report.exit_code:
         errors = [finding for finding in report.findings if finding.effective_severity is Severity.ERROR]
         listed = "\n  ".join(f"{finding.object or finding.distribution}: {finding.message}" for finding in errors[:20])
@@ -48,4 +53,4 @@ def judge_wheels(lock: Lock, wheelhouse: Path | None, expectations: Expectations
             f"the wheels would not make a working stack, and nothing was installed:\n  {listed}{more}\n"
             "The stack in use is as it was. For the whole report: abi-check on the lock file"
         )
-    return Gate(report, 0)
+    return Gate(report)

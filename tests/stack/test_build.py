@@ -17,6 +17,7 @@ from stack.cli import main
 from stack.installed import compare
 from stack.lockfile import read_lock
 from stack.prefix import StackFolder
+from tests.abi_checks.fixtures import compile_object
 from tests.stack.tiny import PYTHON, TinyStack, make_tiny_stack, make_wheel
 
 Capture = pytest.CaptureFixture[str]
@@ -157,12 +158,6 @@ reason = "both have shared.py"
 """
 
 
-def overlapping_wheels(folder: Path) -> tuple[Path, ...]:
-    return tuple(
-        make_wheel(folder / "wheelhouse", name, "1.0", {"shared.py": f"name = '{name * 2}'\n"}) for name in ("aa", "bb")
-    )
-
-
 @pytest.mark.parametrize(("winner", "loser"), [("aa", "bb"), ("bb", "aa")])
 def test_the_winner_of_an_overlap_lies_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, winner: str, loser: str
@@ -282,3 +277,18 @@ def test_what_was_damaged_before_the_build_went_on_is_installed_anew(
     assert "Build again to start anew" in capsys.readouterr().err
     assert main(tiny.arguments(tmp_path / "prefix")) == 0
     assert helper.is_file() and build.complete
+
+
+def test_wheels_that_would_not_load_are_refused_before_anything_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    broken = compile_object(tmp_path / "ext.so", "int gone(void); int f(void) { return gone(); }").read_bytes()
+    wheel = make_wheel(tmp_path / "wheelhouse", "broken", "1.0", {"broken/_ext.so": broken})
+    tiny = make_tiny_stack(tmp_path, more=(wheel,))
+    assert main(tiny.arguments(tmp_path / "prefix")) == 1
+    captured = capsys.readouterr()
+    assert "the wheels would not make a working stack, and nothing was installed" in captured.err
+    assert "broken/_ext.so: undefined symbol: gone" in captured.err
+    assert "install with hashes required" not in captured.out
+    assert not list((tmp_path / "prefix" / "tiny" / "builds").glob("*/env"))
