@@ -17,13 +17,15 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 
-from abi_checks.elf import ElfFacts, Section
+from abi_checks.elf_facts import ElfFacts, Section
 from abi_checks.facts import Gathered, ObjectFacts, ReadFacts
 from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
 from abi_checks.sources.interface import SourceObject, Unreadable
 
 FORMAT = 1
 """Raised whenever the facts, or how they are read, change."""
+TARGETS_KEPT = 12
+"""One of these for a whole stack is about 30 MB."""
 _ELF_FIELDS = tuple(field.name for field in fields(ElfFacts))
 _PATH = _ELF_FIELDS.index("path")
 _DEFINED = _ELF_FIELDS.index("defined")
@@ -88,9 +90,16 @@ class CachedFacts:
                 file.write(marshal.dumps(self._kept))
                 file.flush()
                 os.replace(file.name, self._path)
+                self._prune()
             except OSError:
                 os.unlink(file.name)
                 raise
+
+    def _prune(self) -> None:
+        """Forget the targets that were judged longest ago, so that the folder stays small."""
+        kept = sorted(self._path.parent.glob("*.facts"), key=lambda path: path.stat().st_mtime_ns)
+        for path in kept[:-TARGETS_KEPT]:
+            path.unlink(missing_ok=True)
 
 
 def _to_row(facts: ObjectFacts) -> tuple[object, ...]:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from abi_checks.elf import ElfError, ElfFacts, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError, ElfFacts
 from abi_checks.fatbin import FatBinaries, read_device_code
 from abi_checks.sources.interface import SourceObject, Unreadable
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from abi_checks.bytesource import ByteSource
-from abi_checks.elf import ElfError, Section
+from abi_checks.elf_facts import ElfError, Section
 
 MAGIC = 0xBA55ED50
 LINKABLE_SECTION = "__nv_relfatbin"

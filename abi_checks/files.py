@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 
 from abi_checks.bytesource import FileSource
-from abi_checks.elf import ElfError, ElfFacts, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError, ElfFacts
 
 
 class Files:

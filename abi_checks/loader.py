@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from abi_checks.driver import DRIVER_LIBRARIES
-from abi_checks.elf import ElfFacts, Reference
+from abi_checks.elf_facts import ElfFacts, Reference
 from abi_checks.elf_format import DF_1_NOOPEN, DF_1_PIE, ET_DYN, machine_name
 from abi_checks.files import Files
 from abi_checks.resolution import ALREADY_LOADED, Found, Missing, Resolution, Unresolved, Verdict

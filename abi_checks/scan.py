@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from abi_checks.cache import CachedFacts
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import EM_AARCH64, EM_X86_64
 from abi_checks.facts import ObjectFacts, ReadFacts
 from abi_checks.fatbin import FatBinaries

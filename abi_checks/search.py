@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import DF_1_NODEFLIB, EM_AARCH64, EM_X86_64
 from abi_checks.files import Files
 from abi_checks.ldcache import DEFAULT_FOLDERS, host_cache, hwcaps_levels

@@ -19,7 +19,8 @@ from collections import Counter
 from pathlib import Path
 
 from abi_checks.bytesource import FileSource
-from abi_checks.elf import ElfError, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError
 from abi_checks.fatbin import read_device_code
 
 Codes = Counter[tuple[str, str]]

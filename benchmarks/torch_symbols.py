@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from abi_checks.elf import ElfError, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError
 from abi_checks.sources.folder import FolderSource
 from abi_checks.sources.interface import SourceObject
 from abi_checks.torch_symbols import shipped_table

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from abi_checks.checks.interface import Check, CheckOptions
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.scan import Scan
 

@@ -18,7 +18,8 @@ from abi_checks.bytesource import FileSource
 from abi_checks.checks.cuda_toolkit import runtime_version
 from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.checks.missing_libraries import CUDA_SONAME
-from abi_checks.elf import ElfError, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError
 from abi_checks.findings import Finding, Severity
 from abi_checks.scan import Scan
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.driver import DRIVER_LIBRARIES
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.resolution import Missing
 from abi_checks.scan import Scan

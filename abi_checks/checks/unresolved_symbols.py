@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.demangle import demangle
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.resolution import Resolution, Unresolved
 from abi_checks.scan import Scan

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from abi_checks.checks.interface import Check, CheckOptions
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.scan import Scan
 from abi_checks.sources.interface import Distribution

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from abi_checks.elf import ElfError, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError
 from abi_checks.errors import SourceError, UserError
 from abi_checks.sources.archive import MemberError, Store, open_member
 from abi_checks.sources.index import resolve

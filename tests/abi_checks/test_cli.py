@@ -232,3 +232,12 @@ class TestCache:
         assert {process.returncode for process in runs} == {1}
         assert len({output for output, _ in outputs}) == 1 and all(errors == b"" for _, errors in outputs)
         assert [path.name for path in self.facts(own_cache)[0].parent.iterdir()] == [self.facts(own_cache)[0].name]
+
+    def test_targets_judged_long_ago_are_forgotten(
+        self, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cache, "TARGETS_KEPT", 2)
+        for name in ("one", "two", "three"):
+            compile_object(tmp_path / name / "x.so", "int x;")
+            assert run(tmp_path / name) == 0
+        assert len(self.facts(own_cache)) == 2

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abi_checks.bytesource import BufferSource, FileSource
-from abi_checks.elf import ElfError, ElfFacts, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError, ElfFacts
 from tests.abi_checks.fixtures import compile_object, version_script
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abi_checks.bytesource import BufferSource, FileSource
-from abi_checks.elf import ElfError, Section, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError, Section
 from abi_checks.fatbin import (
     LINKABLE_SECTION,
     MAX_STEPS,

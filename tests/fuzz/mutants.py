@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType
 
 from abi_checks.bytesource import BufferSource
-from abi_checks.elf import ElfError, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError
 from abi_checks.errors import UserError
 from abi_checks.fatbin import read_device_code
 from abi_checks.scan import scan

@@ -21,7 +21,8 @@ from abi_checks.checks.contracts.values import Function, Instance, Raised, Unkno
 from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target
 from abi_checks.compute_capability import can_be_compiled, runs_as_is
-from abi_checks.elf import ElfError, read_elf
+from abi_checks.elf import read_elf
+from abi_checks.elf_facts import ElfError
 from abi_checks.fatbin import DeviceCode, read_device_code
 
 REGISTRY = "sglang.srt.layers.attention.attention_registry"

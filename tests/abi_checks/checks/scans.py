@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.fatbin import FatBinaries
 from abi_checks.process import ProcessState
 from abi_checks.scan import Scan

@@ -2,7 +2,7 @@
 
 from abi_checks.checks.duplicate_libraries import DUPLICATE, run
 from abi_checks.checks.interface import CheckOptions
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.scan import Scan
 from tests.abi_checks.checks.scans import SITE, make_distribution, make_object, make_scan

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from abi_checks.checks.sm_coverage import Coverage, coverage, judge
-from abi_checks.elf import Section
+from abi_checks.elf_facts import Section
 from abi_checks.errors import UsageError
 from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
 from abi_checks.findings import Severity

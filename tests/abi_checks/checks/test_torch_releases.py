@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abi_checks.checks import CheckOptions
 from abi_checks.checks.torch_releases import run
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.sources.interface import Distribution
 from abi_checks.torch_symbols import shipped_table

@@ -4,7 +4,7 @@ import pytest
 
 from abi_checks.checks.interface import CheckOptions
 from abi_checks.checks.wheel_tags import PYTHON, TAG, Promise, promise, run
-from abi_checks.elf import ElfFacts
+from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from tests.abi_checks.checks.scans import SITE, make_distribution, make_object, make_scan
 
