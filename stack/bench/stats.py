@@ -70,9 +70,11 @@ def _mean_variance(arm: Mapping[int, Sequence[float]], level: int) -> tuple[floa
     """(variance of the mean logarithm at a level, its degrees of freedom)."""
     own, own_df = _squares(arm[level])
     others = [_squares(values) for other, values in arm.items() if other != level]
-    other_df = sum(df for _, df in others)
-    prior_df = min(PRIOR_DF, other_df)
-    prior = sum(squares for squares, _ in others) / other_df if other_df else 0.0
+    others = [(squares, df) for squares, df in others if df]
+    prior_df = min(PRIOR_DF, sum(df for _, df in others))
+    # The median, so that one run far off at one level does not blur all the others; a median variance is below the mean
+    # one by about (1 - 2/9k)^3 at k degrees of freedom (Wilson and Hilferty's approximation of chi-square).
+    prior = median(squares / df / (1 - 2 / (9 * df)) ** 3 for squares, df in others) if others else 0.0
     freedom = own_df + prior_df
     if not freedom:
         return 0.0, 0

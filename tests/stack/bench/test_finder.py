@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -39,12 +41,15 @@ def measured(costs: Costs, rounds: int, seed: int) -> Arm:
 
 
 def true_sides(base: Costs, spec: Costs) -> dict[int, bool]:
-    """Whether speculation pays at each level, without noise."""
-    calm = [Costs(c.fixed, c.each, c.prefill, c.accept_length) for c in (base, spec)]
-    return {
-        level: simulate(calm[1], level, requests(level), 24, 1) > simulate(calm[0], level, requests(level), 24, 1)
-        for level in LEVELS
-    }
+    """Whether speculation pays at each level, without noise; acceptance is random, so over several runs."""
+    sides = {}
+    for level in LEVELS:
+        calm = [
+            fmean(simulate(replace(costs, noise=0.0), level, requests(level), 24, seed) for seed in range(5))
+            for costs in (base, spec)
+        ]
+        sides[level] = calm[1] > calm[0]
+    return sides
 
 
 def judge(answer: Crossover, sides: dict[int, bool]) -> str:
@@ -123,3 +128,38 @@ def test_the_estimate_lies_where_the_ratio_crosses_one() -> None:
     answer = find(base, spec)
     assert answer.kind == "up-to" and (answer.won, answer.lost) == (10, 40)
     assert answer.estimate == pytest.approx(20, rel=1e-3)  # equal logarithms on both sides: the geometric middle
+
+
+def spoiled(kind: str, base: Arm, spec: Arm, seed: int) -> tuple[Arm, Arm]:
+    """Data as they come: cut off, with runs kept apart, with a run far off, or with both arms alike."""
+    chooser = random.Random(f"{kind} {seed}")
+    arms = [{level: list(values) for level, values in arm.items()} for arm in (base, spec)]
+    if kind == "truncated":  # the sweep ended in its last round
+        for level in chooser.sample(LEVELS, 5):
+            arms[1][level].pop()
+    elif kind == "failing":  # a level lost altogether, and single runs kept apart elsewhere
+        del arms[chooser.randrange(2)][chooser.choice(LEVELS[1:-1])]
+        for level in chooser.sample(LEVELS, 2):
+            if level in arms[0]:
+                arms[0][level].pop()
+    elif kind == "outlier":  # one run at half its speed
+        level = chooser.choice(LEVELS)
+        arms[chooser.randrange(2)][level][0] /= 2
+    return arms[0], arms[1]
+
+
+def test_right_in_95_of_100_trials_with_data_as_they_come() -> None:
+    counted: Counter[tuple[str, str]] = Counter()
+    for seed in range(100):
+        kind = ("noisy", "truncated", "failing", "outlier", "tied")[seed % 5]
+        base, spec = pair(1000 + seed, 0.03 if kind == "noisy" else 0.01)
+        if kind == "tied":
+            spec = base
+        arms = spoiled(kind, measured(base, 3, 2 * seed), measured(spec, 3, 2 * seed + 1), seed)
+        answer = find(*arms)
+        if kind == "tied":
+            counted[kind, "right" if answer.kind == "not-decided" else "wrong"] += 1
+        else:
+            counted[kind, judge(answer, true_sides(base, spec))] += 1
+    assert sum(count for (_, word), count in counted.items() if word == "wrong") == 0, counted
+    assert sum(count for (_, word), count in counted.items() if word == "right") >= 95, counted
