@@ -176,3 +176,17 @@ def test_sglang_reads_the_kimi_shaped_target(tmp_path, built_stack):
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == ["KimiK25Config", 512, 128, 14, "%&'"]
+
+
+def test_grouped_heads_shrink_the_targets_cache_and_not_the_drafts(tmp_path):
+    models = SyntheticModels("llama", Shape(8, 512, 64, 512, 2), 1, (Draft(DraftForm.FULL, 0.5),))
+    write_models(tmp_path / "m", models)
+    assert read_models(tmp_path / "m") == models
+    target = json.loads((tmp_path / "m" / "target" / "config.json").read_text())
+    draft = json.loads((tmp_path / "m" / "drafts" / "full-0.5" / "config.json").read_text())
+    assert (target["num_key_value_heads"], draft["num_key_value_heads"]) == (2, 8)
+    layer = tensors(tmp_path / "m" / "target" / "model-00002-of-00009.safetensors")
+    shapes = [layer[f"model.layers.0.self_attn.{part}_proj.weight"][1] for part in "qkv"]
+    assert shapes == [[512, 512], [128, 512], [128, 512]]
+    with pytest.raises(UsageError, match="3 key-value heads do not divide the target's 8 heads"):
+        write_models(tmp_path / "n", SyntheticModels("llama", Shape(8, 512, 64, 512, 3), 1, ()))
