@@ -147,3 +147,9 @@ def fuzz(session: nox.Session) -> None:
     """100,000 mutants of ELF objects and 5,000 of wheels; the tests run a short form."""
     for kind, mutants in (("elf", "100000"), ("wheel", "5000")):
         session.run(sys.executable, "-m", "tests.fuzz.mutants", "--kind", kind, "--mutants", mutants, *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into site/; ``-- serve`` shows it while it is written."""
+    session.run(sys.executable, "-m", "mkdocs", *(session.posargs or ("build", "--strict")))
