@@ -113,13 +113,20 @@ class StackFolder:
         """Make a complete build the current one; False if it already was.
 
         ``previous`` is set first: a kill between the two leaves ``current`` as it was.
+
+        :raises UserError: the links cannot be written, on a full disk for instance; ``current`` is as it was
         """
         current = self.current
         if current == build:
             return False
-        if current:
-            point_link(self.path / "previous", f"builds/{current.folder.name}")
-        point_link(self.path / "current", f"builds/{build.folder.name}")
+        try:
+            if current:
+                point_link(self.path / "previous", f"builds/{current.folder.name}")
+            point_link(self.path / "current", f"builds/{build.folder.name}")
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: could not switch to {build.folder.name}: {error.strerror}. The stack in use is as it was"
+            ) from error
         return True
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -127,6 +128,22 @@ def test_same_size_damage_is_found_with_deep(prefix: Path, capsys: Capture) -> N
     file.write_text("answer = 7\n")
     assert main(["rollback", "--deep", "--prefix", str(prefix)]) == 1
     assert "helper/__init__.py has sha256" in capsys.readouterr().err
+    assert answer_of(StackFolder(prefix / "tiny").current) == 3
+
+
+def test_a_full_disk_leaves_the_stack_in_use_as_it_was(
+    prefix: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.symlink
+
+    def full(source: str, link: Path, *rest: object) -> None:
+        if Path(link).name.startswith(".current"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(source, link)
+
+    monkeypatch.setattr(os, "symlink", full)
+    assert main(["rollback", "--prefix", str(prefix)]) == 1
+    assert "No space left on device. The stack in use is as it was" in capsys.readouterr().err
     assert answer_of(StackFolder(prefix / "tiny").current) == 3
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,9 +159,9 @@ def test_scripts_are_plain_sh(name: str) -> None:
     assert os.access(CHECKOUT / "docker" / name, os.X_OK)
 
 
-@pytest.mark.skipif(not shutil.which("hadolint"), reason="hadolint is not installed")
 def test_hadolint_has_nothing_to_say() -> None:
-    answer = subprocess.run(["hadolint", str(CHECKOUT / "Dockerfile.cu130")], capture_output=True, text=True)
+    program = Path(sys.executable).parent / "hadolint"
+    answer = subprocess.run([program, CHECKOUT / "Dockerfile.cu130"], capture_output=True, text=True, timeout=60)
     assert (answer.returncode, answer.stdout) == (0, "")
 
 
