@@ -17,7 +17,8 @@ VENV = ROOT / ".venv"
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    # It is the user of an older Python who needs the message.
+    if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"bootstrap.py: Python 3.11 or newer is needed, and {sys.executable} is {sys.version.split()[0]}")
     python = VENV / "bin" / "python"
     stamp = VENV / "pyproject.sha256"
@@ -25,8 +26,8 @@ def main() -> None:
     if not stamp.is_file() or stamp.read_text() != wanted:
         print(f"bootstrap.py: setting up {VENV}", flush=True)
         venv.create(VENV, with_pip=True, clear=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".[dev]"]
-        if subprocess.run(install, cwd=ROOT).returncode:
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        if subprocess.run([*pip, "--editable", ".[dev]"], cwd=ROOT).returncode:
             sys.exit("bootstrap.py: pip could not install the project; its message is above")
         stamp.write_text(wanted)
     os.chdir(ROOT)

@@ -23,7 +23,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 PAGES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").glob("*.md"))]
 TABLE: list[dict[str, Any]] = tomllib.loads((PROJECT / "tests" / "docs_commands.toml").read_text())["command"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(abi-check|cu130-stack|python3[.\d]*|source|cd|apt|docker|podman|uv|pip|nox|some-command|~/\S+) ")
+COMMAND = re.compile(
+    r"(abi-check|cu130-stack|python3[.\d]*|source|cd|apt|docker|podman|uv|pip|nox|some-command|~/\S+) "
+)
 
 FAILED = """\
 Traceback (most recent call last):
