@@ -80,7 +80,6 @@ def write_parts(folder: Path, out: Path, size: int, detail: Callable[[str], None
         parts.finish()
         write_text(out / transfer.PARTS, json.dumps({"parts": parts.rows}, indent=1) + "\n")
         shutil.copyfile(folder / transfer.FILE_NAME, out / transfer.FILE_NAME)
-        shutil.copyfile(folder / "INSTALL", out / "INSTALL")
     except OSError as error:
         for row in parts.rows:
             (out / str(row["name"])).unlink(missing_ok=True)

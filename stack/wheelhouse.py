@@ -29,14 +29,15 @@ BUILD_SECONDS = 600.0
 INSTALL = """\
 Stack {stack} for Python {python}, as locked in {lock}.
 
-On the target, which needs Python {python} with its venv module and no network:
+On the target, which needs Python {python} with its venv module and no network, in this folder:
 
-  python3 {join} {folder}
-  cd {folder}
-  python{python} -m venv ~/cu130-stack-tool
+{join}  python{python} -m venv ~/cu130-stack-tool
   ~/cu130-stack-tool/bin/pip install --no-index --find-links tools cu130-stack nox
   ~/cu130-stack-tool/bin/cu130-stack build --stack {definition} --python {python} --wheelhouse .
 {without}"""
+
+VERIFY = "  python3 {script}\n"
+JOIN = "  python3 {script} wheelhouse\n  cd wheelhouse\n"
 
 LEFT_OUT = """
 Left out, because the target has them: the wheels listed in WITHOUT. Copy them beside the others before the last step.
@@ -127,6 +128,7 @@ def make_wheelhouse(
     if split:
         with progress.step("split into parts") as detail:
             parts = write_parts(folder, out, split, detail)
+            write_text(out / "INSTALL", _install_text(definition, lock, JOIN, bool(left)))
         shutil.rmtree(folder)
     return Made(len(left), fetched, parts)
 
@@ -191,16 +193,19 @@ def _write_papers(definition: StackDefinition, lock: Lock, folder: Path, left: S
     (folder / transfer.WITHOUT).unlink(missing_ok=True)
     if left:
         write_text(folder / transfer.WITHOUT, "".join(f"{item.sha256}  {item.filename}\n" for item in left))
-    text = INSTALL.format(
+    write_text(folder / "INSTALL", _install_text(definition, lock, VERIFY, bool(left)))
+
+
+def _install_text(definition: StackDefinition, lock: Lock, first: str, left: bool) -> str:
+    """The steps on the target; ``first`` are those that verify, and join where there are parts."""
+    return INSTALL.format(
         stack=definition.name,
         python=lock.python,
-        lock=lock_name,
+        lock=definition.lock_path(lock.python).name,
         definition=definition.path.name,
-        join=transfer.FILE_NAME,
-        folder="wheelhouse",
+        join=first.format(script=transfer.FILE_NAME),
         without=LEFT_OUT if left else "",
     )
-    write_text(folder / "INSTALL", text)
 
 
 def write_sums(folder: Path, known: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -171,4 +172,37 @@ def test_hadolint_has_nothing_to_say() -> None:
     os.environ.get("CU130_STACK_IMAGE_TEST") != "1", reason="25 GB and root; set CU130_STACK_IMAGE_TEST=1 to build it"
 )
 def test_the_stand_in_image_builds_and_says_the_same_inside() -> None:
-    assert main(["image", "--stack", "cu130-pypi", "--stand-in", "--tag", "localhost/cu130-stack:test"]) == 0
+    image = "localhost/cu130-stack:test"
+    assert main(["image", "--stack", "cu130-pypi", "--stand-in", "--tag", image]) == 0
+    buildah = ["buildah", "--storage-driver", "overlay"]
+    container = buildah_output([*buildah, "from", "--pull-never", image]).strip()
+    try:
+        root = Path(buildah_output([*buildah, "mount", container]).strip())
+        stack = root / "opt" / "cu130-stack" / "cu130-pypi"
+        environment = stack / (stack / "current").readlink() / "env"
+        command = [*buildah, "run", "--isolation", "chroot", container, "--"]
+        judged = "/opt/cu130-stack/cu130-pypi/current/env"
+        inside = buildah_output([*command, "/opt/tool/bin/abi-check", judged, "--format", "json"])
+        outside = buildah_output([sys.executable, "-m", "abi_checks", str(environment), "--format", "json"])
+        assert verdicts(inside) == verdicts(outside)
+        # Kernels are compiled on first use: the compiler of the stack's own wheels works, and there is a linker for it.
+        source = "echo '__global__ void k() {}' > /tmp/k.cu; cd /tmp; nvcc=$CUDA_HOME/bin/nvcc; "
+        compile = "$nvcc -arch=sm_120 -shared -Xcompiler -fPIC -cudart shared -L$CUDA_HOME/lib64 -o k.so k.cu; id -u"
+        assert buildah_output([*command, "sh", "-ec", source + compile]).split()[-1] == "10001"
+    finally:
+        subprocess.run([*buildah, "rm", container], stdout=subprocess.DEVNULL, timeout=300)
+        subprocess.run([*buildah, "rmi", image], stdout=subprocess.DEVNULL, timeout=300)
+
+
+def buildah_output(command: list[str]) -> str:
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=CHECKOUT)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def verdicts(report: str) -> dict[str, tuple[object, ...]]:
+    """Object → verdict, missing libraries and unresolved symbols."""
+    return {
+        item["path"]: (item["verdict"], item["missing_libraries"], item["unresolved_symbols"])
+        for item in json.loads(report)["objects"]
+    }

@@ -84,6 +84,7 @@ def test_a_wheelhouse_holds_everything_and_verifies_itself(tiny: TinyStack, tmp_
     answer = join(out)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout == f"{out}: {len(CONTENT) - 1} files, as they were sent\n"
+    assert "\n  python3 join_and_verify.py\n" in (out / "INSTALL").read_text()
 
 
 def test_a_second_run_fetches_nothing_and_repairs_what_is_damaged(
@@ -164,6 +165,7 @@ def test_parts_are_joined_to_the_same_wheelhouse(parts: Path, tmp_path: Path) ->
     answer = join(parts, str(tmp_path / "joined"))
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout.splitlines()[0] == "6 parts are as they were sent"
+    assert "\n  python3 join_and_verify.py wheelhouse\n  cd wheelhouse\n" in (parts / "INSTALL").read_text()
     assert content(tmp_path / "joined") == CONTENT
     again = join(parts, str(tmp_path / "joined"))
     assert again.returncode == 3 and "exists already" in again.stderr
