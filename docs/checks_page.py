@@ -10,8 +10,8 @@ from abi_checks.checks import CHECKS
 INTRODUCTION = """\
 # The checks
 
-Each check is a function from facts to findings. `abi-check --explain ID` prints the same text; this page is made from it
-by `docs/checks_page.py`.
+Each check is a function from facts to findings. `abi-check --explain ID` prints the same text; this page is made from
+it by `docs/checks_page.py`.
 """
 
 
