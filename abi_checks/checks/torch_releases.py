@@ -42,7 +42,7 @@ FITS = "which torch releases export what an object needs"
 
 def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
     """One finding of information per object that needs torch, and warnings about the target as a whole."""
-    wanted = _wanted(scan)
+    wanted = needed_of_torch(scan)
     if not wanted:
         return
     table = shipped_table()
@@ -61,7 +61,7 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
         yield from _undeclared(scan, table, found)
 
 
-def _wanted(scan: Scan) -> dict[str, list[bytes]]:
+def needed_of_torch(scan: Scan) -> dict[str, list[bytes]]:
     """Path → the names of torch that an object needs, without those that another library of the target defines."""
     torch = scan.installed("torch")
     own = torch.files if torch else frozenset[str]()

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from abi_checks.checks.interface import Check, CheckOptions
+from abi_checks.checks.torch_releases import needed_of_torch
 from abi_checks.demangle import demangle
 from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
 from abi_checks.resolution import Resolution, Unresolved
 from abi_checks.scan import Scan
 from abi_checks.symbol_owners import Owner, OwnerRule, owner_of, uses_old_string_abi
+from abi_checks.torch_symbols import NO_RELEASE, release_ranges, shipped_table
 
 ID = "unresolved-symbol"
 SHOWN = 8
@@ -109,11 +111,26 @@ def _finding(scan: Scan, lack: _Lack, ranked: list[str]) -> Finding:
         object=scan.relative(lack.facts.path),
         message=f"undefined symbol: {names[0]}{more}",
         cause=_cause(scan, lack, ranked),
-        remedy=OUT_OF_SCOPE_REMEDY if lack.out_of_scope else lack.rule.remedy,
+        remedy=_remedy(scan, lack),
         evidence=tuple(f"undefined: {name}" for name in names[:SHOWN])
         + ((f"… {len(names) - SHOWN} more",) if len(names) > SHOWN else ()),
         distribution=scan.owner_label(lack.facts.path),
     )
+
+
+def _remedy(scan: Scan, lack: _Lack) -> str:
+    if lack.out_of_scope:
+        return OUT_OF_SCOPE_REMEDY
+    torch = scan.installed("torch")
+    if lack.rule.owner is not Owner.TORCH or torch is None:
+        return lack.rule.remedy
+    table = shipped_table()
+    names = needed_of_torch(scan).get(lack.facts.path, [])
+    fitting = release_ranges(table, table.releases_exporting(names))
+    if fitting == NO_RELEASE:
+        span = f"{table.versions[0]} to {table.versions[-1]}"
+        return f"no torch release from {span} has all that this object needs: find the build of torch it was made with"
+    return f"install torch {fitting}, or the build of its distribution made for torch {torch.version}"
 
 
 def _cause(scan: Scan, lack: _Lack, ranked: list[str]) -> str:

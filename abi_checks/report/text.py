@@ -65,7 +65,7 @@ def _summary(report: Report, hidden: int) -> Iterator[Line]:
     if excused - waived_objects:
         why.append(f"{len(excused - waived_objects)} that load with others")
     among = f" (among them {' and '.join(why)})" if why else ""
-    yield f"{len(report.objects)} objects: {counts or 'none found'}{among}", "bold"
+    yield f"{len(report.objects)} object{'s' * (len(report.objects) != 1)}: {counts or 'none found'}{among}", "bold"
     waived = sum(bool(finding.waived) for finding in report.findings)
     parts = [
         f"{count} {severity.value}{'s' if count > 1 else ''}"

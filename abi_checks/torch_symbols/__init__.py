@@ -5,10 +5,18 @@ default. Another build of the same release (``+cu130``, AArch64) exports the sam
 CUDA code, so an answer here is evidence about a release, not about one file.
 """
 
-from abi_checks.torch_symbols.compatibility import Compatibility, Conflict, Need, compatibility, release_ranges
+from abi_checks.torch_symbols.compatibility import (
+    NO_RELEASE,
+    Compatibility,
+    Conflict,
+    Need,
+    compatibility,
+    release_ranges,
+)
 from abi_checks.torch_symbols.table import SymbolTable, covers, shipped_table
 
 __all__ = [
+    "NO_RELEASE",
     "Compatibility",
     "Conflict",
     "Need",

@@ -8,6 +8,8 @@ from itertools import combinations
 
 from abi_checks.torch_symbols.table import SymbolTable
 
+NO_RELEASE = "no release"
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -106,4 +108,4 @@ def release_ranges(table: SymbolTable, releases: Iterable[str]) -> str:
             else:
                 runs.append([version])
             previous = number
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or "no release"
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or NO_RELEASE

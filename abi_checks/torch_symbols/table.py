@@ -16,7 +16,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from abi_checks.errors import SourceError
@@ -176,6 +176,7 @@ def _unfold(data: bytes, count: int) -> list[bytes]:
 
 
 @cache
+@lru_cache(maxsize=1)
 def shipped_table() -> SymbolTable:
     """The table that this package ships."""
     return SymbolTable(FILE)

@@ -52,7 +52,7 @@ def test_a_clean_environment_is_0_and_a_broken_one_1(
     clean: Environment, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(clean.root) == 0
-    assert "1 objects: 1 loads" in capsys.readouterr().out
+    assert "1 object: 1 loads" in capsys.readouterr().out
     clean.extension("pkg/_broken.so", "int gone(); int f() { return gone(); }")
     assert run(clean.root) == 1
     assert "ERROR unresolved-symbol: no library in scope defines gone()" in capsys.readouterr().out
