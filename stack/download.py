@@ -35,31 +35,31 @@ class Fetched:
     kept: int
 
 
-def fetch_all(artifacts: Sequence[Artifact], folder: Path, detail: Callable[[str], None]) -> Fetched:
-    """Put every file into ``folder``, fetching those that do not lie there with the right hash.
+def fetch_all(wanted: Sequence[tuple[Artifact, Path]], detail: Callable[[str], None]) -> Fetched:
+    """Put every file into the folder beside it, fetching those that do not lie there with the right hash.
 
     What is complete stays when something fails, so that the next call goes on from there.
 
     :raises SourceError: a file cannot be had, or has another hash
     :raises UserError: the disk is full
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    for folder in {folder for _, folder in wanted}:
+        folder.mkdir(parents=True, exist_ok=True)
     stop = threading.Event()
     done: list[Artifact] = []
 
-    def fetch(item: Artifact) -> int:
+    def fetch(item: Artifact, folder: Path) -> int:
         if stop.is_set():
             return 0
         size = _fetch(item, folder / item.filename, stop)
         done.append(item)
-        detail(f"{len(done)} of {len(artifacts)} files: {item.filename}")
+        detail(f"{len(done)} of {len(wanted)} files: {item.filename}")
         return size
 
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         # The largest first, so that none is left to come alone at the end.
-        jobs: list[Future[int]] = [
-            pool.submit(fetch, item) for item in sorted(artifacts, key=lambda a: -(a.size or 1 << 40))
-        ]
+        ordered = sorted(wanted, key=lambda pair: -(pair[0].size or 1 << 40))
+        jobs: list[Future[int]] = [pool.submit(fetch, item, folder) for item, folder in ordered]
         try:
             wait(jobs, return_when=FIRST_EXCEPTION)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,12 +113,12 @@ def make_wheelhouse(
     left = [item for item in wheels if item not in kept]
     folder = out / ".wheels" if split else out
     check_room(out, folder, [*kept, *tools], twice=split is not None)
-    folder.mkdir(parents=True, exist_ok=True)
-    with progress.step("fetch the wheels") as detail:
-        fetched = fetch_all(kept, folder, detail)
-        fetch_all(tools, folder / "tools", detail)
-    with progress.step("build this project's wheel and source archive"):
-        build_project(folder / "tools")
+    (folder / "tools").mkdir(parents=True, exist_ok=True)
+    wanted = [*((item, folder) for item in kept), *((item, folder / "tools") for item in tools)]
+    with progress.step("fetch the wheels, and build this project's own") as detail, ThreadPoolExecutor(1) as aside:
+        building = aside.submit(build_project, folder / "tools")
+        fetched = fetch_all(wanted, detail)
+        building.result()
     with progress.step("write SHA256SUMS"):
         _write_papers(definition, lock, folder, left)
         known = {item.filename: item.sha256 for item in kept} | {

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.monotonic() - start
     got = made.fetched
     rate = f" ({got.bytes / 1e6 / seconds:.0f} MB/s over all)" if got.bytes else ""
-    print(f"{got.files} wheels fetched, {got.bytes / 2**30:.2f} GiB in {seconds:.1f} s{rate}; {got.kept} were there")
+    print(f"{got.files} files fetched, {got.bytes / 2**30:.2f} GiB in {seconds:.1f} s{rate}; {got.kept} were there")
     if made.without:
         print(f"{made.without} wheels left out, listed in WITHOUT")
     where = f"{made.parts} parts in {options.out}" if made.parts else str(options.out)

@@ -94,10 +94,10 @@ def test_a_second_run_fetches_nothing_and_repairs_what_is_damaged(
     assert main(arguments(tiny, out)) == 0
     capsys.readouterr()
     assert main(arguments(tiny, out)) == 0
-    assert "0 wheels fetched, 0.00 GiB" in capsys.readouterr().out
+    assert "0 files fetched, 0.00 GiB" in capsys.readouterr().out
     (out / WHEELS[0]).write_bytes(b"damaged")
     assert main(arguments(tiny, out)) == 0
-    assert "1 wheels fetched" in capsys.readouterr().out
+    assert "1 files fetched" in capsys.readouterr().out
     assert sha256(out / WHEELS[0]) == sha256(tiny.wheelhouse / WHEELS[0])
 
 
@@ -384,7 +384,7 @@ BIG = hashlib.sha256(bytes(range(256)) * (5 << 12)).hexdigest()
 
 
 def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(server: str, tmp_path: Path) -> None:
-    fetched = fetch_all([served(server, BIG)], tmp_path / "out", lambda text: None)
+    fetched = fetch_all([(served(server, BIG), tmp_path / "out")], lambda text: None)
     assert (fetched.files, fetched.bytes, fetched.kept) == (1, 5 << 20, 0)
     assert sha256(tmp_path / "out" / "big.whl") == BIG
     assert Breaking.asked == ["", f"bytes={3 << 20}-"]
@@ -392,7 +392,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(server: str, tmp_pa
 
 def test_a_fetched_file_with_another_hash_is_refused(server: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"locked: sha256 {'0' * 64}\n  found:  sha256 {BIG} at {server}/big.whl"):
-        fetch_all([served(server, "0" * 64)], tmp_path / "out", lambda text: None)
+        fetch_all([(served(server, "0" * 64), tmp_path / "out")], lambda text: None)
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -406,7 +406,7 @@ def test_a_full_disk_while_fetching_keeps_what_is_complete(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "complete.whl").write_bytes(b"")
     with pytest.raises(UserError, match=r"the disk is full .* while big\.whl was written\. The complete files stay"):
-        fetch_all([served(server, BIG)], tmp_path / "out", lambda text: None)
+        fetch_all([(served(server, BIG), tmp_path / "out")], lambda text: None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["complete.whl"]
 
 
