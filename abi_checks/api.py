@@ -45,14 +45,15 @@ class Options:
 def check_source(source: Source, options: Options) -> Report:
     """Judge any source. Raises SourceError where it can't be read at all."""
     facts = scan(source, library_path=options.library_path, assume_driver=options.assume_driver, cache=options.cache)
-    findings = [finding for check in CHECKS for finding in check.run(facts, options.checks)]
+    found = [finding for check in CHECKS for finding in check.run(facts, options.checks)]
+    findings = apply_waivers(found, options.waivers)
     if options.only:
         findings = [finding for finding in findings if _within(finding.object, options.only)]
     return Report(
         target=source.label,
         notes=(*_notes(facts), *source.notes()),
         objects=tuple(item for item in _objects(facts) if not options.only or _within(item.path, options.only)),
-        findings=tuple(apply_waivers(findings, options.waivers)),
+        findings=tuple(findings),
         versions=tuple((name, found.version) for name in KEY_DISTRIBUTIONS if (found := facts.installed(name))),
     )
 

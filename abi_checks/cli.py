@@ -132,7 +132,7 @@ def _judge(target: str, options: argparse.Namespace) -> Report:
     return check_source(
         found.source,
         Options(
-            waivers=expectations.waivers if not found.only else (),
+            waivers=expectations.waivers,
             checks=CheckOptions(
                 expected=expectations.versions,
                 target_sms=tuple(options.target_sm) or expectations.target_sms,

@@ -144,6 +144,15 @@ def test_one_object_is_judged_inside_its_environment(broken: Environment, capsys
     assert [item["path"] for item in report["objects"]] == [BROKEN]
 
 
+def test_one_object_keeps_its_waiver(broken: Environment, capsys: pytest.CaptureFixture[str]) -> None:
+    waiver = (
+        '[[waivers]]\ncheck = "unresolved-symbol"\nobject = "{}"\ndistribution = "pkg-broken==2.0"\nreason = "known"\n'
+    )
+    (broken.root.parent / "waivers.toml").write_text(waiver.format("pkg/*") + waiver.format("elsewhere/*"))
+    assert run(broken.root / BROKEN) == 0
+    assert "unused-waiver" not in capsys.readouterr().out
+
+
 def test_an_object_alone_is_judged_as_far_as_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = compile_object(
         tmp_path / "alone.so", "namespace c10 { void gone(int); } void f() { c10::gone(1); }", language="c++"
