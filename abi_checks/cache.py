@@ -1,36 +1,56 @@
-"""The scan cache: facts of objects on disk, kept under the user's cache folder between runs.
+"""The scan cache: what a scan of a target on disk found, kept under the user's cache folder for the next one.
 
-Facts are those of a file with a certain device, inode, size and time of last change; any of these differing means
-reading it again. There is one cache file for each target, written beside itself and renamed, so that two runs at once
-each see a whole one. It is written with marshal, which is the fastest reader of plain data in Python and can't run
-code; a file that another version wrote, or that is damaged, is not used.
+Nothing is taken on trust from the target or the host. Each file that counts is looked at again in every run, and what
+is kept of it holds for the same device, inode, size and time of last change; the listing of a folder, for the same
+device, inode and times of change of the folder and its inode. The loader's answers hold for the same question, in which
+every object with its state, every folder and every option has a part, and while every file and folder outside the
+target that the loader looked into is the same. What changed less than two seconds ago is not kept at all, since another
+change could leave it with the same time.
+
+There is one cache file for each target, written beside itself and renamed, so that two runs at once each see a whole
+one. A file that other code wrote, or that is damaged, is not used. It is written with marshal, which is the fastest
+reader of plain data in Python and can't run code: the symbols of each object, each alone, since most runs need none of
+them; then all the rest; then, in the last 20 bytes, the place, the length and the CRC-32 of that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import marshal
+import mmap
 import os
+import struct
 import sys
 import tempfile
-from dataclasses import fields
+import time
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
-from abi_checks.elf_facts import ElfFacts, Section
+from abi_checks.answers import Answers, Question, ask
+from abi_checks.cache_rows import (
+    Row,
+    answers_of_row,
+    distribution_of_row,
+    object_of_row,
+    row_of_answers,
+    row_of_distribution,
+    row_of_object,
+)
+from abi_checks.cached_symbols import CachedSymbols, pack_symbols
+from abi_checks.elf_facts import DynamicSymbols
 from abi_checks.facts import Gathered, ObjectFacts, ReadFacts
-from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
-from abi_checks.sources.interface import SourceObject, Unreadable
+from abi_checks.files import Stamp, names_in, stamp_of
+from abi_checks.sources.folder import DISTRIBUTION_FILES, read_distribution
+from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+from abi_checks.sources.listing import Listing, list_folder
 
-FORMAT = 1
-"""Raised whenever the facts, or how they are read, change."""
 TARGETS_KEPT = 12
 """One of these for a whole stack is about 30 MB."""
-_ELF_FIELDS = tuple(field.name for field in fields(ElfFacts))
-_PATH = _ELF_FIELDS.index("path")
-_DEFINED = _ELF_FIELDS.index("defined")
-_SECTIONS = _ELF_FIELDS.index("device_sections")
-_VERSIONS = _ELF_FIELDS.index("versions_defined")
+SETTLED_NS = 2_000_000_000
+"""The coarsest times of change are those of FAT, at two seconds; Linux's own file systems have some milliseconds."""
+_FOOTER = struct.Struct("<QQI")
 
 
 def cache_folder() -> Path:
@@ -39,61 +59,132 @@ def cache_folder() -> Path:
     return Path(base, "cu130-stack", "abi-check")
 
 
-class CachedFacts:
-    """Reads facts as :class:`ReadFacts` does, unless the cache has them; a context manager that keeps new ones."""
+class ScanCache:
+    """What is remembered of one target; a context manager that keeps what is new when it ends."""
 
     def __init__(self, root: str, folder: Path) -> None:
         self._read = ReadFacts(root)
-        key = f"{FORMAT} {sys.version} {','.join(_ELF_FIELDS)} {root}"
-        self._path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.facts"
-        self._known = self._load()
-        self._kept: dict[tuple[str, int, int, int, int], object] = {}
+        self._origin = (root, sys.version, _code_checksum())
+        self._path = folder / f"{zlib.crc32(os.fsencode(root)):08x}.facts"
+        self._settled = time.time_ns() - SETTLED_NS
+        self._changed = False
+        self._data: mmap.mmap | None = None
+        self._objects: dict[Row, Row] = {}
+        self._listings: dict[str, Row] = {}
+        self._distributions: dict[str, Row] = {}
+        self._answers: Row | None = None
+        self._load()
+        self._kept_objects: dict[Row, tuple[Row, DynamicSymbols]] = {}
+        self._kept_listings: dict[str, Row] = {}
+        self._kept_distributions: dict[str, Row] = {}
+        self._kept_answers: Row | None = None
 
-    def __call__(self, item: SourceObject | Unreadable) -> Gathered:
-        """The facts of one object on disk."""
+    def read_facts(self, item: SourceObject | Unreadable) -> Gathered:
+        """As :class:`ReadFacts`."""
         if isinstance(item, Unreadable) or item.stamp is None:
             return self._read(item)
         key = (item.path, *item.stamp)
-        row = self._known.get(key)
-        if row is not None:
-            self._kept[key] = row
-            return _from_row(row, os.path.join(self._read.root, item.path), item, self._read.root)
+        known = self._objects.get(key)
+        if known is not None and self._data is not None:
+            row, offset, size = known
+            symbols = CachedSymbols(self._data, offset, size)
+            self._kept_objects[key] = row, symbols
+            return object_of_row(row, symbols, item, self._read.root)
         facts = self._read(item)
-        if isinstance(facts, ObjectFacts):
-            self._kept[key] = _to_row(facts)
+        if isinstance(facts, ObjectFacts) and item.stamp[3] < self._settled:
+            self._kept_objects[key] = row_of_object(facts), facts.elf.symbols
+            self._changed = True
         return facts
 
-    def __enter__(self) -> CachedFacts:
+    def list_folder(self, folder: str) -> Listing:
+        """As :func:`abi_checks.sources.listing.list_folder`."""
+        status = os.stat(folder)
+        state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        row = self._listings.get(folder)
+        if row is None or row[0] != state:
+            row = (state, *list_folder(folder))
+            self._changed = True
+        if max(state[2:]) < self._settled:
+            self._kept_listings[folder] = row
+        return row[1], row[2]
+
+    def read_distribution(self, folder: str, prefix: str) -> Distribution:
+        """As :func:`abi_checks.sources.folder.read_distribution`."""
+        states = tuple(stamp_of(os.path.join(folder, name)) for name in DISTRIBUTION_FILES)
+        row = self._distributions.get(folder)
+        if row is None or row[0] != states:
+            row = (states, row_of_distribution(read_distribution(folder, prefix)))
+            self._changed = True
+        if self._settled_stamps(states):
+            self._kept_distributions[folder] = row
+        return distribution_of_row(row[1])
+
+    def ask(self, question: Question) -> Answers:
+        """As :func:`abi_checks.answers.ask`."""
+        key = question.key()
+        if self._answers and self._answers[0] == key and _as_it_was(*self._answers[1:3]):
+            self._kept_answers = self._answers
+            return answers_of_row(self._answers[3])
+        answers, files = ask(question)
+        self._changed = True
+        if self._settled_objects(question.objects) and self._settled_stamps(files.opened.values()):
+            self._kept_answers = (key, files.opened, files.listed, row_of_answers(answers))
+        return answers
+
+    def __enter__(self) -> ScanCache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None and self._kept.keys() != self._known.keys():
+        if kind is None and (self._changed or self._kept_objects.keys() != self._objects.keys()):
             # A cache that can't be written (a full disk, a read-only home) is no reason to fail.
             with contextlib.suppress(OSError):
                 self._store()
 
-    def _load(self) -> dict[tuple[str, int, int, int, int], tuple[object, ...]]:
+    def _settled_objects(self, objects: Iterable[ObjectFacts]) -> bool:
+        return all(item.stamp and item.stamp[3] < self._settled for item in objects)
+
+    def _settled_stamps(self, stamps: Iterable[Stamp | int]) -> bool:
+        return all(isinstance(stamp, int) or max(stamp[3:]) < self._settled for stamp in stamps)
+
+    def _load(self) -> None:
         try:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_uid != os.geteuid():
-                    return {}
-                # loads of the whole text: load would read the file a few bytes at a time
-                loaded = marshal.loads(file.read())
-        except (OSError, EOFError, ValueError, TypeError):
-            return {}
-        return loaded if isinstance(loaded, dict) else {}
+                    return
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            at, length, checksum = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+            head = data[at : at + length]
+            if zlib.crc32(head) != checksum:
+                return
+            origin, *rest = marshal.loads(head)
+        except (OSError, EOFError, ValueError, TypeError, struct.error):
+            return
+        if origin == self._origin:
+            self._data = data
+            self._objects, self._listings, self._distributions, self._answers = rest
 
     def _store(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".new-", delete=False) as file:
             try:
-                file.write(marshal.dumps(self._kept))
+                self._write(file)
                 file.flush()
                 os.replace(file.name, self._path)
                 self._prune()
             except OSError:
                 os.unlink(file.name)
                 raise
+
+    def _write(self, file: IO[bytes]) -> None:
+        objects: dict[Row, Row] = {}
+        at = 0
+        for key, (row, symbols) in self._kept_objects.items():
+            data = pack_symbols(symbols)
+            file.write(data)
+            objects[key] = (row, at, len(data))
+            at += len(data)
+        head = marshal.dumps((self._origin, objects, self._kept_listings, self._kept_distributions, self._kept_answers))
+        file.write(head + _FOOTER.pack(at, len(head), zlib.crc32(head)))
 
     def _prune(self) -> None:
         """Forget the targets that were judged longest ago, so that the folder stays small."""
@@ -102,28 +193,19 @@ class CachedFacts:
             path.unlink(missing_ok=True)
 
 
-def _to_row(facts: ObjectFacts) -> tuple[object, ...]:
-    elf = [getattr(facts.elf, name) for name in _ELF_FIELDS]
-    elf[_DEFINED] = tuple(facts.elf.defined)
-    elf[_SECTIONS] = tuple((section.name, section.offset, section.size) for section in facts.elf.device_sections)
-    elf[_VERSIONS] = tuple(facts.elf.versions_defined)
-    code = tuple(
-        (group.linkable, tuple((c.kind.value, c.capability, c.suffix) for c in group.codes), group.count)
-        for group in facts.device_code
+def _as_it_was(opened: dict[str, Stamp | int], listed: dict[str, frozenset[str]]) -> bool:
+    return all(stamp_of(path) == stamp for path, stamp in opened.items()) and all(
+        names_in(folder) == names for folder, names in listed.items()
     )
-    return tuple(elf), code, facts.device_problem
 
 
-def _from_row(row: tuple[object, ...], path: str, item: SourceObject, root: str) -> ObjectFacts:
-    elf, code, problem = row
-    values = list(elf)  # type: ignore[call-overload]
-    values[_PATH] = path
-    values[_DEFINED] = frozenset(values[_DEFINED])
-    values[_SECTIONS] = tuple(Section(*section) for section in values[_SECTIONS])
-    values[_VERSIONS] = frozenset(values[_VERSIONS])
-    groups = tuple(
-        FatBinaries(linkable, tuple(DeviceCode(CodeKind(kind), *rest) for kind, *rest in codes), count)
-        for linkable, codes, count in code  # type: ignore[attr-defined]
-    )
-    aliases = tuple(os.path.join(root, alias) for alias in item.aliases)
-    return ObjectFacts(ElfFacts(*values), groups, str(problem), aliases, item.identity)
+def _code_checksum() -> int:
+    """Of all code of this package: what another version found or judged does not count."""
+    checksum = 0
+    for folder, folders, names in os.walk(os.path.dirname(__file__)):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(names):
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                    checksum = zlib.crc32(file.read(), checksum)
+    return checksum

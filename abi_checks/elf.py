@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 
 from abi_checks.bytesource import ByteSource
-from abi_checks.elf_facts import ElfError, ElfFacts, Reference, Section
+from abi_checks.elf_facts import ElfError, ElfFacts, Reference, Section, Symbols
 from abi_checks.elf_format import (
     DT_FLAGS_1,
     DT_GNU_HASH,
@@ -110,7 +110,6 @@ class _Reader:
         sections = self._sections()
         verdefs = self._version_definitions(single, text)
         needs, versions_asked = self._version_needs(single, text)
-        undefined, defined, defined_versions = self._symbols(single, strings, sections, verdefs, versions_asked)
         return ElfFacts(
             path=self.path,
             elf_class=self.bits,
@@ -122,9 +121,7 @@ class _Reader:
             rpath=paths(DT_RPATH, "DT_RPATH"),
             runpath=paths(DT_RUNPATH, "DT_RUNPATH"),
             flags_1=single.get(DT_FLAGS_1, 0),
-            undefined=undefined,
-            defined=defined,
-            defined_versions=defined_versions,
+            symbols=self._symbols(single, strings, sections, verdefs, versions_asked),
             versions_defined=frozenset(version.decode() for version, base in verdefs.values() if not base),
             versions_needed=needs,
             has_version_definitions=bool(verdefs),
@@ -255,7 +252,7 @@ class _Reader:
         sections: list[tuple[bytes, int, int, int]],
         verdefs: dict[int, tuple[bytes, bool]],
         versions_asked: dict[int, bytes],
-    ) -> tuple[tuple[Reference, ...], frozenset[bytes], dict[bytes, tuple[tuple[bytes, bool], ...]]]:
+    ) -> Symbols:
         if DT_SYMTAB not in single:
             raise ElfError("DT_SYMTAB", "missing from the dynamic section")
         layout = self.layout.symbol
@@ -295,7 +292,7 @@ class _Reader:
                         # An unversioned reference takes the first version (index 2) even where it is hidden.
                         hidden = number & 0x8000 != 0 and number & 0x7FFF > FIRST_VERSION
                         defined_versions[name] = (*defined_versions.get(name, ()), (version, hidden))
-        return tuple(undefined), frozenset(defined), defined_versions
+        return Symbols(tuple(undefined), frozenset(defined), defined_versions)
 
     def _version_needs(
         self, single: dict[int, int], text: _Text

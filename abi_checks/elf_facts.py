@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Reference = tuple[bytes, bytes | None]
 """A symbol asked for: its (mangled) name, and the version asked for, if any."""
@@ -32,6 +33,33 @@ class Section:
     size: int
 
 
+class DynamicSymbols(Protocol):
+    """The dynamic symbols of one object; by far most of what is known of it, so the scan cache has a class of this kind
+    that reads them when they are first asked for."""
+
+    @property
+    def undefined(self) -> tuple[Reference, ...]:
+        """Strong references only: an unresolved weak one is not an error (gABI, "Symbol Table")."""
+
+    @property
+    def defined(self) -> frozenset[bytes]:
+        """The names that another object could bind to."""
+
+    @property
+    def versions(self) -> Mapping[bytes, tuple[tuple[bytes, bool], ...]]:
+        """For objects with version definitions: name → (version, whether an unversioned reference passes it over) of
+        each definition; absent names are unversioned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """A :class:`DynamicSymbols` in memory."""
+
+    undefined: tuple[Reference, ...] = ()
+    defined: frozenset[bytes] = frozenset()
+    versions: Mapping[bytes, tuple[tuple[bytes, bool], ...]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
     """What one object says of itself. ``path`` is where it lies (absolute, or absolute in the environment it would
@@ -50,12 +78,6 @@ class ElfFacts:
     runpath: tuple[str, ...]
     flags_1: int
     """``DT_FLAGS_1``."""
-    undefined: tuple[Reference, ...]
-    """Strong references only: an unresolved weak one is not an error (gABI, "Symbol Table")."""
-    defined: frozenset[bytes] = field(repr=False)
-    defined_versions: Mapping[bytes, tuple[tuple[bytes, bool], ...]] = field(repr=False)
-    """For objects with version definitions: name → (version, whether an unversioned reference
-    passes it over) of each definition; absent names are unversioned."""
     versions_defined: frozenset[str] = field(repr=False)
     versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = field(repr=False)
     """Library, as NEEDED names it, and the symbol versions that must be defined by it (weak needs left out)."""
@@ -63,3 +85,20 @@ class ElfFacts:
     device_sections: tuple[Section, ...]
     has_interpreter: bool
     """Whether there is a PT_INTERP, as programs have."""
+    symbols: DynamicSymbols = field(repr=False)
+    """Last, so that facts that differ in anything else are told apart without reading symbols."""
+
+    @property
+    def undefined(self) -> tuple[Reference, ...]:
+        """See :class:`DynamicSymbols`."""
+        return self.symbols.undefined
+
+    @property
+    def defined(self) -> frozenset[bytes]:
+        """See :class:`DynamicSymbols`."""
+        return self.symbols.defined
+
+    @property
+    def defined_versions(self) -> Mapping[bytes, tuple[tuple[bytes, bool], ...]]:
+        """See :class:`DynamicSymbols`."""
+        return self.symbols.versions

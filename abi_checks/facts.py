@@ -23,6 +23,8 @@ class ObjectFacts:
     aliases: tuple[str, ...]
     """Absolute."""
     identity: tuple[int, int] | None
+    stamp: tuple[int, int, int, int] | None
+    """As in :class:`abi_checks.sources.interface.SourceObject`."""
 
 
 Gathered = ObjectFacts | Unreadable | None
@@ -52,7 +54,7 @@ class ReadFacts:
                 device_code = read_device_code(item.data, elf.device_sections)
             except ElfError as error:
                 problem = str(error)
-        return ObjectFacts(elf, device_code, problem, aliases, item.identity)
+        return ObjectFacts(elf, device_code, problem, aliases, item.identity, item.stamp)
 
 
 def _claims_little(path: str) -> bool:

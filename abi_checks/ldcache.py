@@ -101,11 +101,16 @@ def _hwcaps_offsets(data: bytes, start: int, extension: int) -> tuple[int, ...]:
     return ()
 
 
+@lru_cache(maxsize=1)
+def read_host_cache() -> bytes:
+    """The host's own ld.so.cache; b"" where there is none."""
+    try:
+        return Path("/etc/ld.so.cache").read_bytes()
+    except OSError:
+        return b""
+
+
 @lru_cache(maxsize=4)
 def host_cache(machine: int) -> Mapping[str, str]:
-    """The host's own ld.so.cache; {} where there is none."""
-    try:
-        data = Path("/etc/ld.so.cache").read_bytes()
-    except OSError:
-        return {}
-    return parse_cache(data, machine, hwcaps_levels())
+    """What the host's own ld.so.cache says; {} where there is none."""
+    return parse_cache(read_host_cache(), machine, hwcaps_levels())

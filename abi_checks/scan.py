@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from abi_checks.cache import CachedFacts
+from abi_checks.answers import Question, ask
+from abi_checks.cache import ScanCache
 from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import EM_AARCH64, EM_X86_64
 from abi_checks.facts import ObjectFacts, ReadFacts
 from abi_checks.fatbin import FatBinaries
-from abi_checks.files import Files
-from abi_checks.loader import Loader
-from abi_checks.process import ProcessState, prepare
+from abi_checks.process import ProcessState
 from abi_checks.resolution import Resolution, Verdict
 from abi_checks.search import LoaderOptions
+from abi_checks.sources.folder import FolderSource
 from abi_checks.sources.interface import Distribution, Source, Unreadable
 from abi_checks.symbol_owners import Owner, owner_of
 
@@ -53,8 +53,11 @@ class Scan:
     after_siblings: Mapping[str, tuple[Resolution, tuple[str, ...]]]
     """For an object that fails alone and loads once libraries of the target are loaded: that verdict, and their
     paths."""
-    facts_of: Callable[[str], ElfFacts | None] = field(repr=False)
-    """The facts of any object that took part, the host's included."""
+    sonames: Mapping[str, str] = field(repr=False)
+    """Absolute path → soname of every object that took part, the host's included."""
+    needed_of_torch: Mapping[str, tuple[bytes, ...]] = field(repr=False)
+    """Absolute path → the names of torch that an object outside torch needs and that nothing else in the target
+    defines; absent where it needs none."""
 
     def relative(self, path: str) -> str:
         """A path below the root, for people; others stay absolute."""
@@ -161,65 +164,43 @@ def scan(
 ) -> Scan:
     """Read every object of ``source`` and ask the loader about each; ``cache`` is a folder for the facts of files on
     disk."""
-    with CachedFacts(source.root, cache) if cache and source.on_disk else nullcontext(ReadFacts(source.root)) as reader:
-        gathered = list(source.map_objects(reader))
-    found = [item for item in gathered if isinstance(item, ObjectFacts)]
+    with ScanCache(source.root, cache) if cache and source.on_disk else nullcontext() as memory:
+        if memory and isinstance(source, FolderSource):
+            source.list_folder = memory.list_folder
+            source.read_distribution = memory.read_distribution
+        gathered = list(source.map_objects(memory.read_facts if memory else ReadFacts(source.root)))
+        found = [item for item in gathered if isinstance(item, ObjectFacts)]
+        distributions = source.distributions()
+        torch = next((one for one in distributions if one.name == "torch"), None)
+        question = Question(
+            root=source.root,
+            on_disk=source.on_disk,
+            objects=found,
+            folders=source.folders(),
+            interpreter=str(source.interpreter or ""),
+            torch_version=torch.version if torch else "",
+            torch_files=torch.files if torch else frozenset(),
+            options=LoaderOptions(MACHINES.get(os.uname().machine, 0), tuple(library_path), assume_driver),
+        )
+        answers = memory.ask(question) if memory else ask(question)[0]
     unreadable = [item for item in gathered if isinstance(item, Unreadable)]
-    objects = [item.elf for item in found]
     for item in found:
         if item.device_problem:
             path = item.elf.path[len(source.root) + 1 :]
             unreadable.append(Unreadable(path, f"its device code can't be read: {item.device_problem}"))
-    files = Files(
-        objects,
-        {alias: item.elf.path for item in found for alias in item.aliases},
-        source.folders(),
-        source.root,
-        source.on_disk,
-    )
-    for item in found:
-        if item.identity:
-            files.identify(item.elf, item.identity)
-    distributions = source.distributions()
-    torch_version = next((found.version for found in distributions if found.name == "torch"), "")
-    options = LoaderOptions(MACHINES.get(os.uname().machine, 0), tuple(library_path), assume_driver)
-    loader = Loader(files, options)
-    state = prepare(loader, str(source.interpreter or ""), [facts.path for facts in objects], torch_version)
-    resolutions = loader.resolve(objects)
     return Scan(
         label=source.label,
         root=source.root,
         complete=source.complete,
-        objects=tuple(objects),
-        resolutions=tuple(resolutions),
+        objects=tuple(item.elf for item in found),
+        resolutions=answers.resolutions,
         unreadable=tuple(unreadable),
         aliases={item.elf.path: item.aliases for item in found},
         device_code={item.elf.path: item.device_code for item in found if item.device_code},
-        process=state,
+        process=answers.process,
         distributions=distributions,
-        assumed_driver=tuple(sorted(loader.assumed_driver)),
-        after_siblings=_after_siblings(loader, objects, resolutions),
-        facts_of=files.known,
+        assumed_driver=answers.assumed_driver,
+        after_siblings=answers.after_siblings,
+        sonames=answers.sonames,
+        needed_of_torch=answers.needed_of_torch,
     )
-
-
-def _after_siblings(
-    loader: Loader, objects: Sequence[ElfFacts], resolutions: Sequence[Resolution]
-) -> dict[str, tuple[Resolution, tuple[str, ...]]]:
-    """Objects that load once other objects of the target, which load themselves, have been loaded."""
-    by_name = {facts.soname or os.path.basename(facts.path): facts for facts in objects}
-    loads = {resolution.path for resolution in resolutions if resolution.verdict is Verdict.LOADS}
-    helped: dict[str, tuple[Resolution, tuple[str, ...]]] = {}
-    for facts, resolution in zip(objects, resolutions, strict=True):
-        siblings: list[ElfFacts] = []
-        answer = resolution
-        while answer.missing:
-            more = [by_name[gap.library] for gap in answer.missing if gap.library in by_name]
-            fresh = [item for item in more if item.path in loads and item not in siblings]
-            if not fresh:
-                break
-            siblings += fresh
-            answer = loader.resolve_after(facts, siblings)
-        if siblings and answer.verdict is Verdict.LOADS:
-            helped[facts.path] = (answer, tuple(item.path for item in siblings))
-    return helped

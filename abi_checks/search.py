@@ -16,7 +16,7 @@ from abi_checks.files import Files
 from abi_checks.ldcache import DEFAULT_FOLDERS, host_cache, hwcaps_levels
 
 # ld.so(8): $LIB is lib or lib64 by the system's ABI; Debian's multiarch loaders use lib/x86_64-linux-gnu.
-_LIB = "lib/x86_64-linux-gnu" if os.path.isdir("/lib/x86_64-linux-gnu") else "lib64"
+LIB = "lib/x86_64-linux-gnu" if os.path.isdir("/lib/x86_64-linux-gnu") else "lib64"
 _PLATFORM = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64"}
 
 
@@ -95,7 +95,7 @@ def expand(path: str, facts: ElfFacts, machine: int) -> str:
     if "$" not in path:
         return path
     origin = os.path.dirname(facts.path)
-    for token, value in (("ORIGIN", origin), ("LIB", _LIB), ("PLATFORM", _PLATFORM.get(machine, ""))):
+    for token, value in (("ORIGIN", origin), ("LIB", LIB), ("PLATFORM", _PLATFORM.get(machine, ""))):
         path = path.replace(f"${{{token}}}", value).replace(f"${token}", value)
     return path
 

@@ -39,8 +39,7 @@ def _majors(scan: Scan, paths: frozenset[str]) -> dict[str, list[str]]:
     """CUDA major → the libraries of it among ``paths``."""
     found: dict[str, list[str]] = {}
     for path in sorted(paths):
-        facts = scan.facts_of(path)
-        match = CUDA_SONAME.fullmatch(facts.soname) if facts else None
+        match = CUDA_SONAME.fullmatch(scan.sonames.get(path, ""))
         if match:
             found.setdefault(match[1], []).append(path)
     return found

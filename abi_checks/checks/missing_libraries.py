@@ -167,7 +167,7 @@ def _explain(scan: Scan, gap: Missing) -> tuple[str, str]:
         )
     match = CUDA_SONAME.fullmatch(library)
     if match:
-        loaded = (facts.soname for path in scan.process.closure if (facts := scan.facts_of(path)))
+        loaded = (scan.sonames.get(path, "") for path in scan.process.closure)
         majors = sorted({major for soname in loaded if (major := _major(soname))}, key=int)
         has = f"torch has CUDA {' and '.join(majors)}" if majors else "no CUDA libraries are loaded with torch"
         return (

@@ -42,7 +42,7 @@ FITS = "which torch releases export what an object needs"
 
 def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
     """One finding of information per object that needs torch, and warnings about the target as a whole."""
-    wanted = needed_of_torch(scan)
+    wanted = scan.needed_of_torch
     if not wanted:
         return
     table = shipped_table()
@@ -59,17 +59,6 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
         yield from _of_target(scan, table, found, torch)
     else:
         yield from _undeclared(scan, table, found)
-
-
-def needed_of_torch(scan: Scan) -> dict[str, list[bytes]]:
-    """Path → the names of torch that an object needs, without those that another library of the target defines."""
-    torch = scan.installed("torch")
-    own = torch.files if torch else frozenset[str]()
-    others = [facts for facts in scan.objects if scan.relative(facts.path) not in own]
-    wanted = {facts.path: [name for name, _ in facts.undefined if covers(name)] for facts in others}
-    asked = {name for names in wanted.values() for name in names}
-    elsewhere = {name for facts in others for name in asked & facts.defined} if asked else set()
-    return {path: mine for path, names in wanted.items() if (mine := [name for name in names if name not in elsewhere])}
 
 
 def _of_object(scan: Scan, table: SymbolTable, need: Need, torch: Distribution | None, stable: bool) -> Finding:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from abi_checks.checks.interface import Check, CheckOptions
-from abi_checks.checks.torch_releases import needed_of_torch
 from abi_checks.demangle import demangle
 from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
@@ -125,7 +124,7 @@ def _remedy(scan: Scan, lack: _Lack) -> str:
     if lack.rule.owner is not Owner.TORCH or torch is None:
         return lack.rule.remedy
     table = shipped_table()
-    names = needed_of_torch(scan).get(lack.facts.path, [])
+    names = scan.needed_of_torch.get(lack.facts.path, ())
     fitting = release_ranges(table, table.releases_exporting(names))
     if fitting == NO_RELEASE:
         span = f"{table.versions[0]} to {table.versions[-1]}"

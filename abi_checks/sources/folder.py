@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,16 +12,18 @@ from packaging.utils import canonicalize_name
 from abi_checks.bytesource import FileSource
 from abi_checks.errors import SourceError
 from abi_checks.sources.interface import Distribution, Result, SourceObject, Unreadable
+from abi_checks.sources.listing import ListFolder, list_folder
 
-LIBRARY_NAME = re.compile(r"\.so(\.|$)|\.so[-_]")
-"""Names under which shared objects are installed: libx.so, libx.so.1.2, _x.cpython-312-x86_64-linux-gnu.so."""
+DISTRIBUTION_FILES = ("METADATA", "WHEEL", "RECORD")
+"""What of a .dist-info folder is read."""
 
 
 class FolderSource:
     """Every file below ``root`` whose name contains ``.so`` and that starts with the ELF magic, or should.
 
     Symbolic links to files are followed, links to folders are not; each inode is visited once, under the first of its
-    paths in sorted order. Raises SourceError when the folder can't be read at all.
+    paths in sorted order. ``list_folder`` and ``read_distribution`` may be replaced by ones that remember. Raises
+    SourceError when the folder can't be read at all.
     """
 
     on_disk = True
@@ -40,14 +41,17 @@ class FolderSource:
         python = Path(self.root, "bin", "python")
         self.is_environment = Path(self.root, "pyvenv.cfg").is_file()
         self.interpreter: Path | None = python if self.is_environment and python.exists() else Path(sys.executable)
+        self.list_folder: ListFolder = list_folder
+        self.read_distribution: ReadDistribution = read_distribution
         self._folders: dict[str, frozenset[str]] = {}
-        self._site_packages: set[str] = set()
+        self._site_packages: dict[str, list[str]] = {}
+        """Folder → the names of the .dist-info folders in it, sorted."""
 
     def objects(self) -> Iterator[SourceObject | Unreadable]:
         """See :class:`abi_checks.sources.interface.Source`."""
         groups: dict[tuple[int, int, int, int], list[str]] = {}
         problems: list[Unreadable] = []
-        self._walk(self.root, groups, problems)
+        self._walk(groups, problems)
         yield from problems
         for paths in groups.values():
             paths.sort()
@@ -75,7 +79,11 @@ class FolderSource:
             for folder in sorted(self._site_packages)
             if not any(str(parent) in self._site_packages for parent in Path(folder).parents)
         ]
-        return tuple(found for folder in tops for found in read_distributions(Path(folder), self.root))
+        return tuple(
+            self.read_distribution(os.path.join(top, name), f"{prefix}/" if (prefix := self._relative(top)) else "")
+            for top in tops
+            for name in self._site_packages[top]
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Nothing to add."""
@@ -84,39 +92,35 @@ class FolderSource:
     def _relative(self, path: str) -> str:
         return path[len(self.root) + 1 :] if self.root != "/" else path[1:]
 
-    def _walk(
-        self, folder: str, groups: dict[tuple[int, int, int, int], list[str]], problems: list[Unreadable]
-    ) -> None:
-        names: list[str] = []
-        try:
-            with os.scandir(folder) as entries:
-                listed = list(entries)
-        except OSError as error:
-            problems.append(Unreadable(self._relative(folder), f"folder cannot be read: {error.strerror}"))
-            return
-        for entry in listed:
-            name = entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if name == "__pycache__":
-                    continue
-                if name == "glibc-hwcaps":
-                    names.append(name)
+    def _walk(self, groups: dict[tuple[int, int, int, int], list[str]], problems: list[Unreadable]) -> None:
+        waiting = [self.root]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                folders, names = self.list_folder(folder)
+            except OSError as error:
+                problems.append(Unreadable(self._relative(folder), f"folder cannot be read: {error.strerror}"))
+                continue
+            below = folder if folder.endswith("/") else f"{folder}/"
+            libraries = ["glibc-hwcaps"] if "glibc-hwcaps" in folders else []
+            for name in folders:
                 if name.endswith(".dist-info"):
-                    self._site_packages.add(folder)
-                self._walk(entry.path, groups, problems)
-            elif ".so" in name and LIBRARY_NAME.search(name):
+                    self._site_packages.setdefault(folder, []).append(name)
+                waiting.append(below + name)
+            for name in names:
+                path = below + name
                 try:
-                    status = entry.stat()
+                    status = os.stat(path)
                 except OSError as error:
-                    what = "a broken symbolic link" if entry.is_symlink() else f"cannot be read: {error.strerror}"
-                    problems.append(Unreadable(self._relative(entry.path), what))
+                    what = "a broken symbolic link" if os.path.islink(path) else f"cannot be read: {error.strerror}"
+                    problems.append(Unreadable(self._relative(path), what))
                     continue
                 if status.st_mode & 0o170000 == 0o100000:
                     stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-                    groups.setdefault(stamp, []).append(entry.path)
-                    names.append(name)
-        if names:
-            self._folders[folder] = frozenset(names)
+                    groups.setdefault(stamp, []).append(path)
+                    libraries.append(name)
+            if libraries:
+                self._folders[folder] = frozenset(libraries)
 
 
 class FileTarget:
@@ -163,25 +167,27 @@ def enclosing_environment(path: Path) -> Path | None:
     return next((folder for folder in path.absolute().parents if (folder / "pyvenv.cfg").is_file()), None)
 
 
-def read_distributions(site_packages: Path, root: str) -> Iterator[Distribution]:
-    """Each ``*.dist-info`` of one site-packages folder, in sorted order; damaged ones are passed over here.
+ReadDistribution = Callable[[str, str], Distribution]
+"""From the path of a .dist-info folder, and the path of its parent relative to the root, "" or ending in a slash."""
+
+
+def read_distribution(folder: str, prefix: str) -> Distribution:
+    """What a .dist-info folder says; what is damaged in it is passed over here.
 
     (A damaged one is what ``cu130-stack verify`` is for; the ABI checks only need to know who owns which file.)
     """
-    prefix = os.path.relpath(site_packages, root)
-    prefix = "" if prefix == "." else prefix + "/"
-    for folder in sorted(site_packages.glob("*.dist-info")):
-        name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
-        headers, tags, record = _read(folder / "METADATA"), _read(folder / "WHEEL"), _read(folder / "RECORD")
-        fields = metadata_fields(headers)
-        yield Distribution(
-            name=canonicalize_name(next(iter(fields.get("Name", ())), name)),
-            version=next(iter(fields.get("Version", ())), version),
-            folder=prefix + folder.name,
-            requires=tuple(fields.get("Requires-Dist", ())),
-            tags=tuple(line[5:].strip() for line in tags.splitlines() if line.startswith("Tag: ")),
-            files=frozenset(record_paths(record, prefix)),
-        )
+    base = os.path.basename(folder)
+    name, _, version = base.removesuffix(".dist-info").rpartition("-")
+    headers, tags, record = (_read(Path(folder, file)) for file in DISTRIBUTION_FILES)
+    fields = metadata_fields(headers)
+    return Distribution(
+        name=canonicalize_name(next(iter(fields.get("Name", ())), name)),
+        version=next(iter(fields.get("Version", ())), version),
+        folder=prefix + base,
+        requires=tuple(fields.get("Requires-Dist", ())),
+        tags=tuple(line[5:].strip() for line in tags.splitlines() if line.startswith("Tag: ")),
+        files=frozenset(record_paths(record, prefix)),
+    )
 
 
 def metadata_fields(text: str) -> dict[str, list[str]]:

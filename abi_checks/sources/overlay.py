@@ -20,8 +20,8 @@ from typing import TypeVar
 from abi_checks.bytesource import FileSource
 from abi_checks.errors import SourceError
 from abi_checks.sources.archive import Member, MemberError, Store
-from abi_checks.sources.folder import LIBRARY_NAME
 from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+from abi_checks.sources.listing import LIBRARY_NAME
 from abi_checks.sources.selection import PythonVersion, running_python
 from abi_checks.sources.wheel import Wheel, open_bytes, open_object
 

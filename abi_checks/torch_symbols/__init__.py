@@ -13,6 +13,7 @@ from abi_checks.torch_symbols.compatibility import (
     compatibility,
     release_ranges,
 )
+from abi_checks.torch_symbols.needs import names_of_torch
 from abi_checks.torch_symbols.table import SymbolTable, covers, shipped_table
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "SymbolTable",
     "compatibility",
     "covers",
+    "names_of_torch",
     "release_ranges",
     "shipped_table",
 ]

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from abi_checks.elf_facts import ElfFacts
+from abi_checks.elf_facts import ElfFacts, Symbols
 from abi_checks.fatbin import FatBinaries
 from abi_checks.process import ProcessState
 from abi_checks.scan import Scan
 from abi_checks.sources.interface import Distribution
+from abi_checks.torch_symbols import names_of_torch
 
 ROOT = "/env"
 SITE = "lib/python3.12/site-packages"
@@ -15,6 +16,7 @@ SITE = "lib/python3.12/site-packages"
 
 def make_object(path: str, *, root: str = ROOT, **facts: object) -> ElfFacts:
     """An x86-64 shared object at ``path`` below site-packages, with the given facts and no others."""
+    symbols = {item.name: facts.pop(item.name) for item in fields(Symbols) if item.name in facts}
     values: dict[str, object] = {
         "path": f"{root}/{SITE}/{path}",
         "elf_class": 64,
@@ -23,11 +25,10 @@ def make_object(path: str, *, root: str = ROOT, **facts: object) -> ElfFacts:
         "elf_type": 3,
         "soname": "",
         "flags_1": 0,
-        "defined": frozenset(),
-        "defined_versions": {},
         "versions_defined": frozenset(),
         "has_version_definitions": False,
         "has_interpreter": False,
+        "symbols": Symbols(**symbols),  # type: ignore[arg-type]
         **facts,
     }
     return ElfFacts(**{item.name: values.get(item.name, ()) for item in fields(ElfFacts)})  # type: ignore[arg-type]
@@ -63,7 +64,7 @@ def make_scan(
     root: str = ROOT,
 ) -> Scan:
     """A scan of an environment in which nothing was asked of the loader; ``loaded`` is what import torch has loaded."""
-    by_path = {facts.path: facts for facts in objects}
+    of_torch = next((found.files for found in distributions if found.name == "torch"), frozenset())
     return Scan(
         label=root,
         root=root,
@@ -77,5 +78,6 @@ def make_scan(
         distributions=tuple(distributions),
         assumed_driver=(),
         after_siblings={},
-        facts_of=by_path.get,
+        sonames={facts.path: facts.soname for facts in (*objects, *loaded)},
+        needed_of_torch=names_of_torch([facts for facts in objects if facts.path[len(root) + 1 :] not in of_torch]),
     )
