@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from abi_checks.errors import UserError
+from abi_checks.errors import SourceError, UserError
 from stack import __version__
 
 COMMANDS = {
@@ -54,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"cu130-stack: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        # A folder that cannot be written, a disk that is full: what a command did not foresee by name.
+        print(f"cu130-stack: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        return SourceError.exit_code
     except KeyboardInterrupt:
         print("cu130-stack: interrupted", file=sys.stderr)
         return 130

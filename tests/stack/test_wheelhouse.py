@@ -138,6 +138,12 @@ def test_what_does_not_belong_there_is_named(tiny: TinyStack, tmp_path: Path, ca
     assert "other-1.0-py3-none-any.whl" in capsys.readouterr().err
 
 
+def test_a_place_that_cannot_be_written_is_named(tiny: TinyStack, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(arguments(tiny, tmp_path / "file" / "out")) == 3
+    assert f"{tmp_path}/file/out" in capsys.readouterr().err
+
+
 def test_no_room_is_said_before_anything_is_fetched(
     tiny: TinyStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
