@@ -21,7 +21,6 @@ import mmap
 import os
 import struct
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Iterable
@@ -110,12 +109,13 @@ class ScanCache:
 
     def read_distribution(self, folder: str, prefix: str) -> Distribution:
         """As :func:`abi_checks.sources.folder.read_distribution`."""
-        states = tuple(stamp_of(os.path.join(folder, name)) for name in DISTRIBUTION_FILES)
+        # Without the time of change of the inode: another link to a file, as uv makes them, changes that.
+        states = tuple(_without_inode_time(stamp_of(f"{folder}/{name}")) for name in DISTRIBUTION_FILES)
         row = self._distributions.get(folder)
         if row is None or row[0] != states:
             row = (states, row_of_distribution(read_distribution(folder, prefix)))
             self._changed = True
-        if self._settled_stamps(states):
+        if all(isinstance(state, int) or state[3] < self._settled for state in states):
             self._kept_distributions[folder] = row
         return distribution_of_row(row[1])
 
@@ -164,6 +164,8 @@ class ScanCache:
             self._objects, self._listings, self._distributions, self._answers = rest
 
     def _store(self) -> None:
+        import tempfile  # here, since most runs have nothing to store
+
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".new-", delete=False) as file:
             try:
@@ -191,6 +193,10 @@ class ScanCache:
         kept = sorted(self._path.parent.glob("*.facts"), key=lambda path: path.stat().st_mtime_ns)
         for path in kept[:-TARGETS_KEPT]:
             path.unlink(missing_ok=True)
+
+
+def _without_inode_time(stamp: Stamp | int) -> Row | int:
+    return stamp if isinstance(stamp, int) else stamp[:4]
 
 
 def _as_it_was(opened: dict[str, Stamp | int], listed: dict[str, frozenset[str]]) -> bool:

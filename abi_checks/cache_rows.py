@@ -24,7 +24,7 @@ def row_of_object(facts: ObjectFacts) -> Row:
     elf = [getattr(facts.elf, name) for name in _ELF_FIELDS]
     elf[_SECTIONS] = tuple((section.name, section.offset, section.size) for section in facts.elf.device_sections)
     code = tuple(
-        (group.linkable, tuple((c.kind.value, c.capability, c.suffix) for c in group.codes), group.count)
+        (group.linkable, tuple((c.kind.value, c.capability, c.suffix, c.ptx_version) for c in group.codes), group.count)
         for group in facts.device_code
     )
     return tuple(elf), code, facts.device_problem

@@ -6,7 +6,6 @@ import argparse
 import gc
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from abi_checks.cache import cache_folder
 from abi_checks.checks import CHECKS, CheckOptions, ContractOptions
 from abi_checks.errors import SourceError, UsageError, UserError
 from abi_checks.expectations import SIDECAR, Expectations, read_expectations
-from abi_checks.report import json as json_report
-from abi_checks.report import markdown, sarif
 from abi_checks.report import text as text_report
 from abi_checks.report.interface import Report
 from abi_checks.targets import Surroundings, find_target, parse_python
@@ -162,12 +159,19 @@ def _expectations(root: Path, given: str | None) -> Expectations:
 
 
 def _render(report: Report, options: argparse.Namespace) -> str:
+    # A format's module is imported when it is asked for: start-up is a good part of a run with the scan cache.
     match options.format:
         case "json":
+            from abi_checks.report import json as json_report
+
             return json_report.render(report)
         case "sarif":
+            from abi_checks.report import sarif
+
             return sarif.render(report)
         case "markdown":
+            from abi_checks.report import markdown
+
             return markdown.render(report)
     return text_report.render(report, verbose=options.verbose)
 
@@ -188,6 +192,8 @@ def _show(reports: Sequence[Report], rendered: str, options: argparse.Namespace)
 
 def _write(path: Path, text: str) -> None:
     """Write beside the target and rename, so that a reader never sees half a report."""
+    import tempfile  # here, since it takes longer to import than all of the command line
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False

@@ -70,12 +70,9 @@ class Scan:
     @cached_property
     def owners(self) -> Mapping[str, Distribution]:
         """Relative path → the distribution whose RECORD lists it (the last one, where several do)."""
-        owned: dict[str, Distribution] = {}
-        for distribution in self.distributions:
-            for path in distribution.files:
-                if ".so" in path:
-                    owned[path] = distribution
-        return owned
+        return {
+            path: distribution for distribution in self.distributions for path in distribution.files if ".so" in path
+        }
 
     def owner(self, path: str) -> Distribution | None:
         """The distribution that an object (absolute path) belongs to; one of its aliases may be what RECORD lists."""

@@ -45,14 +45,18 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
 
 
 def _collisions(distributions: tuple[Distribution, ...]) -> dict[tuple[Distribution, Distribution], list[str]]:
+    seen: set[str] = set()
+    shared: set[str] = set()
+    for distribution in distributions:
+        shared |= seen & distribution.files
+        seen |= distribution.files
     owner: dict[str, Distribution] = {}
     found: dict[tuple[Distribution, Distribution], list[str]] = {}
     for distribution in distributions:
-        # The common case costs one pass in C: nothing of this distribution was seen before.
-        for path in owner.keys() & distribution.files:
-            if not path.endswith((".pyc", ".pyo")):
+        for path in shared & distribution.files:
+            if path in owner and not path.endswith((".pyc", ".pyo")):
                 found.setdefault((owner[path], distribution), []).append(path)
-        owner.update(dict.fromkeys(distribution.files, distribution))
+            owner[path] = distribution
     return {pair: sorted(paths) for pair, paths in found.items()}
 
 
