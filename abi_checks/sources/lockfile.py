@@ -111,8 +111,9 @@ def _local(
     found: list[Link] = []
     wanted: list[LockedWheel] = []
     for locked in lock:
-        link = _in_wheelhouse(locked, wheelhouse, python) if wheelhouse else None
-        link = link or _in_cache(locked, cached.get(locked.name, ()), python)
+        # In the cache the same wheel lies unpacked, so that nothing need be inflated.
+        link = _in_cache(locked, cached.get(locked.name, ()), python)
+        link = link or (_in_wheelhouse(locked, wheelhouse, python) if wheelhouse else None)
         if link:
             found.append(link)
         else:
@@ -191,8 +192,8 @@ def _in_cache(locked: LockedWheel, folders: Iterable[Path], python: PythonVersio
 
 def _hash_beside(entry: Path, hashes: frozenset[str]) -> bool:
     """Whether uv's note on where it got a wheel names one of ``hashes``."""
-    note = entry.with_name(entry.name + ".http")
-    known = note.read_bytes() if note.is_file() else b""
+    notes = (entry.with_name(entry.name + suffix) for suffix in (".http", ".rev"))  # from a server, from a file
+    known = b"".join(note.read_bytes() for note in notes if note.is_file())
     return not hashes or any(sha256.encode() in known for sha256 in hashes)
 
 
