@@ -45,8 +45,8 @@ class Options:
 def check_source(source: Source, options: Options) -> Report:
     """Judge any source. Raises SourceError where it can't be read at all."""
     facts = scan(source, library_path=options.library_path, assume_driver=options.assume_driver, cache=options.cache)
-    found = [finding for check in CHECKS for finding in check.run(facts, options.checks)]
-    findings = apply_waivers(found, options.waivers)
+    raised = (finding for check in CHECKS for finding in check.run(facts, options.checks))
+    findings = apply_waivers(raised, options.waivers)
     if options.only:
         findings = [finding for finding in findings if _within(finding.object, options.only)]
     return Report(

@@ -169,6 +169,18 @@ def test_two_cuda_majors_in_one_process(environment: Environment) -> None:
     assert (finding.object, finding.cause) == (f"{SITE_PACKAGES}/x.so", "CUDA 12 and CUDA 13 in one process")
 
 
+def test_a_cuda_library_taken_from_the_host(environment: Environment, tmp_path: Path) -> None:
+    host = compile_object(tmp_path / "host" / "libcudnn.so.9", "int c;", soname="libcudnn.so.9")
+    plain = compile_object(tmp_path / "host" / "libplain.so.1", "int p;", soname="libplain.so.1")
+    environment.extension("x.so", "int x;", f"-Wl,-rpath,{host.parent}", needs=(host, plain))
+    environment.extension("nvidia/lib/libnccl.so.2", "int n;", "-Wl,-soname,libnccl.so.2")
+    inside = environment.site / "nvidia/lib/libnccl.so.2"
+    environment.extension("y.so", "int y;", "-Wl,-rpath,$ORIGIN/nvidia/lib", needs=(inside,))
+    (finding,) = findings(environment, "outside-library")
+    assert (finding.object, finding.severity) == (f"{SITE_PACKAGES}/x.so", Severity.WARNING)
+    assert finding.message == f"takes libcudnn.so.9 from {host}"
+
+
 def test_torch_that_is_not_the_defined_build(environment: Environment) -> None:
     environment.torch("2.10.0")
     (finding,) = findings(environment, "unexpected-build", torch="2.9.1+cu130")
