@@ -1,7 +1,5 @@
 """``python -m abi_checks`` is ``abi-check``."""
 
-import sys
+from abi_checks.cli import program
 
-from abi_checks.cli import main
-
-sys.exit(main())
+program()

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from abi_checks.api import Options, check_source
 from abi_checks.cache import cache_folder
@@ -45,6 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("abi-check: interrupted", file=sys.stderr)
         return 130
+
+
+def program() -> NoReturn:
+    """:func:`main` as a program of its own."""
+    code = main()
+    sys.stdout.flush()
+    # Giving millions of objects back one by one takes longer than any check; the end of the process does it at once.
+    os._exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 def _explain(check_id: str) -> int:
     for check in CHECKS:
         if check_id in check.ids:
-            print(f"{', '.join(check.ids)}\n\n{check.explanation.strip()}")
+            print(f"{', '.join(check.ids)}\n\n{check.explanation.strip()}", flush=True)
             return 0
     known = ", ".join(sorted(check_id for check in CHECKS for check_id in check.ids))
     raise UsageError(f"there is no check {check_id!r}; the checks are: {known}")

@@ -7,7 +7,7 @@ symbols of all objects are indexed at once: map every closure, index the provide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from abi_checks.driver import DRIVER_LIBRARIES
 from abi_checks.elf_facts import ElfFacts, Reference
@@ -75,6 +75,20 @@ class _Space:
             self.by_name.setdefault(name, node)
 
 
+class _Definitions(dict[Reference, tuple[int, ...]]):
+    """Reference → the objects (by id of their facts) whose definition may satisfy it; found when it is first asked
+    for. A dictionary, since a whole environment asks 200,000 times."""
+
+    def __init__(self, providers: Mapping[bytes, Sequence[ElfFacts]]) -> None:
+        super().__init__()
+        self._providers = providers
+
+    def __missing__(self, reference: Reference) -> tuple[int, ...]:
+        providers = self._providers.get(reference[0], ())
+        self[reference] = answer = tuple(id(provider) for provider in providers if _matches(provider, reference))
+        return answer
+
+
 class Loader:
     """Answers, for any object of the target, what ``dlopen`` would do in the given process.
 
@@ -91,7 +105,7 @@ class Loader:
         self._caller: _Node | None = None
         self._main: _Node | None = None
         self._providers: dict[bytes, list[ElfFacts]] = {}
-        self._matching: dict[Reference, tuple[int, ...]] = {}
+        self._definitions = _Definitions(self._providers)
         self._pending: dict[int, list[Reference]] = {}
 
     def start(self, program: str) -> str:
@@ -275,7 +289,7 @@ class Loader:
         if node.facts is None:
             return
         for reference in self._beyond_globals(node.facts):
-            if scope.isdisjoint(self._definitions(reference)):
+            if scope.isdisjoint(self._definitions[reference]):
                 text = reference[0].decode("utf-8", "backslashreplace")
                 if not any(DRIVER_LIBRARIES[driver](text) for driver in drivers):
                     elsewhere = next((provider.path for provider in self._providers.get(reference[0], ())), "")
@@ -286,18 +300,9 @@ class Loader:
         pending = self._pending.get(id(facts))
         if pending is None:
             everywhere = {id(node.facts) for node in self.globals.values() if node.facts}
-            pending = [item for item in facts.undefined if everywhere.isdisjoint(self._definitions(item))]
+            pending = [item for item in facts.undefined if everywhere.isdisjoint(self._definitions[item])]
             self._pending[id(facts)] = pending
         return pending
-
-    def _definitions(self, reference: Reference) -> tuple[int, ...]:
-        """The objects (by id of their facts) whose definition may satisfy a reference."""
-        answer = self._matching.get(reference)
-        if answer is None:
-            providers = self._providers.get(reference[0], ())
-            answer = tuple(id(provider) for provider in providers if _matches(provider, reference))
-            self._matching[reference] = answer
-        return answer
 
 
 def _matches(facts: ElfFacts, reference: Reference) -> bool:

@@ -30,7 +30,7 @@ from uv import find_uv_bin
 INFLATE = """
 import sys, zipfile
 import {module} as inflater
-path, step = sys.argv[1], 1 << 20
+path, step = sys.argv[1], 1 << 17
 archive = zipfile.ZipFile(path)
 with open(path, "rb") as file:
     for info in archive.infolist():
@@ -44,7 +44,7 @@ with open(path, "rb") as file:
             data = file.read(min(left, step))
             left -= len(data)
             while data:
-                state.decompress(data, 4 * step)
+                state.decompress(data, 2 * step)
                 data = state.unconsumed_tail
 """
 

@@ -31,7 +31,9 @@ MAX_EXPANSION = 200
 """How many times its compressed size a member over 16 MiB may have; device code compresses 2 to 10 times."""
 MEMORY_LIMIT = 8 << 20
 """Members up to this size are kept in memory, larger ones in a file without a name."""
-_STEP = 1 << 20
+_STEP, _PIECE = 1 << 17, 1 << 18
+"""Bytes read, and inflated, at a time: so few that they are still in the processor's cache when they are written, and
+that their memory is used again rather than asked for anew. With 1 and 4 MiB, a wheel takes a fifth longer."""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # APPNOTE.TXT 6.3.10, section 4.3.7
 _FLAG_ENCRYPTED = 0x1
 _InflateError = cast(type[Exception], isal_zlib.error)  # isal's stub calls it an instance
@@ -223,9 +225,9 @@ def _raw_pieces(source: ArchiveBytes, member: Member) -> Iterator[bytes]:
     try:
         for data in compressed:
             while data and not inflater.eof:
-                yield inflater.decompress(data, 4 * _STEP)
+                yield inflater.decompress(data, _PIECE)
                 data = inflater.unconsumed_tail
-        while not inflater.eof and (rest := inflater.decompress(b"", 4 * _STEP)):
+        while not inflater.eof and (rest := inflater.decompress(b"", _PIECE)):
             yield rest
     except _InflateError as error:
         raise MemberError(f"its compressed data are damaged: {error}") from error

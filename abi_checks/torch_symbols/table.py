@@ -41,6 +41,11 @@ def covers(name: bytes) -> bool:
     return _COVERED.match(name) is not None
 
 
+def covered(names: Iterable[bytes]) -> set[bytes]:
+    """Those of many names that the table says anything about."""
+    return set(filter(_COVERED.match, names))
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """One torch release: its version, and the wheel it was read from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,15 +12,27 @@ from pathlib import Path
 import pytest
 
 from abi_checks import answers, cache
-from abi_checks.answers import Question
-from abi_checks.elf_facts import Symbols
+from abi_checks.answers import Answers, Question
+from abi_checks.bytesource import BufferSource
+from abi_checks.cache_rows import (
+    answers_of_row,
+    distribution_of_row,
+    object_of_row,
+    row_of_answers,
+    row_of_distribution,
+    row_of_object,
+)
+from abi_checks.elf_facts import Section, Symbols
 from abi_checks.errors import SourceError
-from abi_checks.facts import ReadFacts
-from abi_checks.resolution import Verdict
+from abi_checks.facts import ObjectFacts, ReadFacts
+from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
+from abi_checks.process import ProcessState
+from abi_checks.resolution import Found, Missing, Resolution, Unresolved, Verdict
 from abi_checks.scan import Scan, scan
 from abi_checks.search import LoaderOptions
 from abi_checks.sources.folder import FolderSource
-from abi_checks.sources.interface import SourceObject, Unreadable
+from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+from tests.abi_checks.checks.scans import make_object
 from tests.abi_checks.environments import SITE_PACKAGES, Environment
 from tests.abi_checks.fixtures import compile_object
 
@@ -330,6 +343,38 @@ class TestDamage:
         assert verdicts(found)[USER] is Verdict.LOADS
         with pytest.raises(SourceError, match="the scan cache is damaged: remove it, or use --no-cache"):
             assert [facts.defined for facts in found.objects]
+
+
+def test_a_row_has_all_of_an_object() -> None:
+    code = DeviceCode(CodeKind.PTX, 90, "a", (9, 1))
+    groups = (FatBinaries(True, (code,), 2), FatBinaries(False, (replace(code, kind=CodeKind.SM), code), 1))
+    symbols = Symbols(((b"f", b"V_1"),), frozenset({b"g"}), {b"g": ((b"V_2", True),)})
+    elf = make_object(
+        "pkg/x.so", soname="x", needed=("y",), rpath=("/r",), runpath=("/s",), flags_1=8, undefined=symbols.undefined,
+        versions_defined=frozenset({"V_2"}), versions_needed=(("y", ("V_1",)),), has_version_definitions=True,
+        device_sections=(Section(".nv_fatbin", 64, 128),), has_interpreter=True,
+    )  # fmt: skip
+    facts = ObjectFacts(replace(elf, symbols=symbols), groups, "odd", ("/env/alias.so",), (1, 2), (1, 2, 3, 4))
+    row = marshal.loads(marshal.dumps(row_of_object(facts)))
+    item = SourceObject(elf.path.removeprefix("/env/"), BufferSource(b""), ("alias.so",), (1, 2), (1, 2, 3, 4))
+    assert object_of_row(row, symbols, item, "/env") == facts
+
+
+def test_a_row_has_all_answers() -> None:
+    answer = Resolution(
+        "/env/a.so", Verdict.FAILS, {"b": Found("/b", "RUNPATH")}, (Missing("c", "/env/a.so", ("no",)),),
+        (Unresolved("f", "V", "/env/a.so", "/d"),), "why", frozenset({"/b"}),
+    )  # fmt: skip
+    state = ProcessState("/python", "problem", True, (answer,), frozenset({"/e"}))
+    whole = Answers(
+        state, (answer,), {"/env/a.so": (answer, ("/env/g.so",))}, ("libcuda.so.1",), {"/h": "h"}, {"/i": (b"j",)}
+    )
+    assert answers_of_row(marshal.loads(marshal.dumps(row_of_answers(whole)))) == whole
+
+
+def test_a_row_has_all_of_a_distribution() -> None:
+    found = Distribution("a", "1", "lib/a-1.dist-info", ("b>1",), ("py3-none-any",), frozenset({"lib/a.py"}))
+    assert distribution_of_row(marshal.loads(marshal.dumps(row_of_distribution(found)))) == found
 
 
 def test_facts_of_the_cache_equal_those_of_the_file(helped: Environment) -> None:
