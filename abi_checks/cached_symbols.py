@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import marshal
+import struct
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from mmap import mmap
+from typing import Any
 
-from abi_checks.elf_facts import DynamicSymbols, Reference, Symbols
+from abi_checks.elf_facts import DynamicSymbols, Reference
 from abi_checks.errors import SourceError
+
+_HEAD = struct.Struct("<III")
+"""CRC-32 and length of what is undefined, CRC-32 of what is defined; both follow, in this order."""
 
 
 class CachedSymbols:
@@ -23,24 +28,28 @@ class CachedSymbols:
         self._offset = offset
         self._size = size
 
-    @property
+    @cached_property
     def undefined(self) -> tuple[Reference, ...]:
         """See :class:`DynamicSymbols`."""
-        return self._symbols.undefined
+        checksum, length, _ = _HEAD.unpack_from(self._data, self._offset)
+        found: tuple[Reference, ...] = self._part(0, length, checksum)
+        return found
 
     @property
     def defined(self) -> frozenset[bytes]:
         """See :class:`DynamicSymbols`."""
-        return self._symbols.defined
+        return self._defined[0]
 
     @property
     def versions(self) -> Mapping[bytes, tuple[tuple[bytes, bool], ...]]:
         """See :class:`DynamicSymbols`."""
-        return self._symbols.versions
+        return self._defined[1]
 
     def __eq__(self, other: object) -> bool:
         """Equal symbols are equal, in whichever form."""
-        return self._symbols == (other._symbols if isinstance(other, CachedSymbols) else other)
+        return (self.undefined, self.defined, self.versions) == tuple(
+            getattr(other, name, None) for name in ("undefined", "defined", "versions")
+        )
 
     __hash__ = None  # type: ignore[assignment]  # as that of Symbols, which hold a mapping
 
@@ -49,16 +58,24 @@ class CachedSymbols:
         return self._data[self._offset : self._offset + self._size]
 
     @cached_property
-    def _symbols(self) -> Symbols:
-        data = self.packed()
-        if zlib.crc32(data[4:]).to_bytes(4, "little") != data[:4]:
+    def _defined(self) -> tuple[frozenset[bytes], Mapping[bytes, tuple[tuple[bytes, bool], ...]]]:
+        _, start, checksum = _HEAD.unpack_from(self._data, self._offset)
+        found: tuple[frozenset[bytes], Mapping[bytes, tuple[tuple[bytes, bool], ...]]]
+        found = self._part(start, self._size - _HEAD.size, checksum)
+        return found
+
+    def _part(self, start: int, end: int, checksum: int) -> Any:
+        base = self._offset + _HEAD.size
+        data = self._data[base + start : base + end]
+        if zlib.crc32(data) != checksum:
             raise SourceError("the scan cache is damaged: remove it, or use --no-cache")
-        return Symbols(*marshal.loads(data[4:]))
+        return marshal.loads(data)
 
 
 def pack_symbols(symbols: DynamicSymbols) -> bytes:
-    """The CRC-32 of the data, and the data."""
+    """The bytes that :class:`CachedSymbols` reads."""
     if isinstance(symbols, CachedSymbols):
         return symbols.packed()
-    data = marshal.dumps((symbols.undefined, symbols.defined, dict(symbols.versions)))
-    return zlib.crc32(data).to_bytes(4, "little") + data
+    undefined = marshal.dumps(symbols.undefined)
+    defined = marshal.dumps((symbols.defined, dict(symbols.versions)))
+    return _HEAD.pack(zlib.crc32(undefined), len(undefined), zlib.crc32(defined)) + undefined + defined

@@ -333,16 +333,17 @@ class TestDamage:
         assert judge(helped).resolutions == first.resolutions
         assert work["ask"] == 1 and work["read_facts"] == 4
 
-    def test_of_symbols(self, helped: Environment) -> None:
+    @pytest.mark.parametrize(("at", "asked"), [(0, "undefined"), (8, "defined"), (8, "versions")])
+    def test_of_symbols(self, helped: Environment, at: int, asked: str) -> None:
         judge(helped)
         path = self.cache_file(helped)
         data = bytearray(path.read_bytes())
-        data[0] ^= 0xFF  # the checksum of the first object's
+        data[at] ^= 0xFF  # in the first object's checksums
         path.write_bytes(data)
         found = judge(helped)
         assert verdicts(found)[USER] is Verdict.LOADS
         with pytest.raises(SourceError, match="the scan cache is damaged: remove it, or use --no-cache"):
-            assert [facts.defined for facts in found.objects]
+            assert getattr(found.objects[0].symbols, asked)
 
 
 def test_a_row_has_all_of_an_object() -> None:
