@@ -45,13 +45,14 @@ def object_of_row(row: Row, symbols: DynamicSymbols, item: SourceObject, root: s
 
 
 def row_of_distribution(found: Distribution) -> Row:
-    """All of a distribution."""
-    return found.name, found.version, found.folder, found.requires, found.tags, found.files
+    """All of a distribution; its files as a tuple, since marshal sorts sets."""
+    return found.name, found.version, found.folder, found.requires, found.tags, tuple(found.files)
 
 
 def distribution_of_row(row: Row) -> Distribution:
     """The reverse of :func:`row_of_distribution`."""
-    return Distribution(*row)
+    name, version, folder, requires, tags, files = row
+    return Distribution(name, version, folder, requires, tags, frozenset(files))
 
 
 def row_of_answers(answers: Answers) -> Row:

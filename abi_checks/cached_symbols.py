@@ -60,9 +60,8 @@ class CachedSymbols:
     @cached_property
     def _defined(self) -> tuple[frozenset[bytes], Mapping[bytes, tuple[tuple[bytes, bool], ...]]]:
         _, start, checksum = _HEAD.unpack_from(self._data, self._offset)
-        found: tuple[frozenset[bytes], Mapping[bytes, tuple[tuple[bytes, bool], ...]]]
-        found = self._part(start, self._size - _HEAD.size, checksum)
-        return found
+        names, versions = self._part(start, self._size - _HEAD.size, checksum)
+        return frozenset(names), versions
 
     def _part(self, start: int, end: int, checksum: int) -> Any:
         base = self._offset + _HEAD.size
@@ -77,5 +76,6 @@ def pack_symbols(symbols: DynamicSymbols) -> bytes:
     if isinstance(symbols, CachedSymbols):
         return symbols.packed()
     undefined = marshal.dumps(symbols.undefined)
-    defined = marshal.dumps((symbols.defined, dict(symbols.versions)))
+    # A tuple, since marshal sorts sets.
+    defined = marshal.dumps((tuple(symbols.defined), dict(symbols.versions)))
     return _HEAD.pack(zlib.crc32(undefined), len(undefined), zlib.crc32(defined)) + undefined + defined
