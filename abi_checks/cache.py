@@ -46,7 +46,7 @@ from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
 from abi_checks.sources.listing import Listing, list_folder
 
 TARGETS_KEPT = 12
-"""One of these for a whole stack is about 30 MB."""
+"""One of these for a whole stack is about 40 MB."""
 SETTLED_NS = 2_000_000_000
 """The coarsest times of change are those of FAT, at two seconds; Linux's own file systems have some milliseconds."""
 _FOOTER = struct.Struct("<QQI")
@@ -66,7 +66,6 @@ class ScanCache:
         self._origin = (root, sys.version, _code_checksum())
         self._path = folder / f"{zlib.crc32(os.fsencode(root)):08x}.facts"
         self._settled = time.time_ns() - SETTLED_NS
-        self._changed = False
         self._data: mmap.mmap | None = None
         self._objects: dict[Row, Row] = {}
         self._listings: dict[str, Row] = {}
@@ -92,7 +91,6 @@ class ScanCache:
         facts = self._read(item)
         if isinstance(facts, ObjectFacts) and item.stamp[3] < self._settled:
             self._kept_objects[key] = row_of_object(facts), facts.elf.symbols
-            self._changed = True
         return facts
 
     def list_folder(self, folder: str) -> Listing:
@@ -102,7 +100,6 @@ class ScanCache:
         row = self._listings.get(folder)
         if row is None or row[0] != state:
             row = (state, *list_folder(folder))
-            self._changed = True
         if max(state[2:]) < self._settled:
             self._kept_listings[folder] = row
         return row[1], row[2]
@@ -114,7 +111,6 @@ class ScanCache:
         row = self._distributions.get(folder)
         if row is None or row[0] != states:
             row = (states, row_of_distribution(read_distribution(folder, prefix)))
-            self._changed = True
         if all(isinstance(state, int) or state[3] < self._settled for state in states):
             self._kept_distributions[folder] = row
         return distribution_of_row(row[1])
@@ -126,7 +122,6 @@ class ScanCache:
             self._kept_answers = self._answers
             return answers_of_row(self._answers[3])
         answers, files = ask(question)
-        self._changed = True
         if self._settled_objects(question.objects) and self._settled_stamps(files.opened.values()):
             self._kept_answers = (key, files.opened, files.listed, row_of_answers(answers))
         return answers
@@ -135,7 +130,12 @@ class ScanCache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None and (self._changed or self._kept_objects.keys() != self._objects.keys()):
+        if kind is None and (
+            self._kept_objects.keys() != self._objects.keys()
+            or self._kept_listings != self._listings
+            or self._kept_distributions != self._distributions
+            or self._kept_answers is not self._answers
+        ):
             # A cache that can't be written (a full disk, a read-only home) is no reason to fail.
             with contextlib.suppress(OSError):
                 self._store()

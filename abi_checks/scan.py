@@ -161,7 +161,7 @@ def scan(
 ) -> Scan:
     """Read every object of ``source`` and ask the loader about each; ``cache`` is a folder for the facts of files on
     disk."""
-    with ScanCache(source.root, cache) if cache and source.on_disk else nullcontext() as memory:
+    with ScanCache(source.root, cache) if cache and isinstance(source, FolderSource) else nullcontext() as memory:
         if memory and isinstance(source, FolderSource):
             source.list_folder = memory.list_folder
             source.read_distribution = memory.read_distribution

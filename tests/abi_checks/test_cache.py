@@ -30,7 +30,7 @@ from abi_checks.process import ProcessState
 from abi_checks.resolution import Found, Missing, Resolution, Unresolved, Verdict
 from abi_checks.scan import Scan, scan
 from abi_checks.search import LoaderOptions
-from abi_checks.sources.folder import FolderSource
+from abi_checks.sources.folder import FileTarget, FolderSource
 from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
 from tests.abi_checks.checks.scans import make_object
 from tests.abi_checks.environments import SITE_PACKAGES, Environment
@@ -147,6 +147,23 @@ def test_other_code_starts_anew(helped: Environment, work: Counter[str], monkeyp
     monkeypatch.setattr(cache, "_code_checksum", lambda: 1)
     judge(helped)
     assert dict(work) == first
+
+
+def test_a_cache_that_says_all_already_is_not_written_again(helped: Environment) -> None:
+    judge(helped)
+    (path,) = (helped.root.parent / "cache").glob("*.facts")
+    before = path.stat().st_ino
+    judge(helped)
+    assert path.stat().st_ino == before
+    helped.add("other", "2.0")
+    judge(helped)
+    assert path.stat().st_ino != before
+
+
+def test_an_object_alone_leaves_no_cache(tmp_path: Path) -> None:
+    path = compile_object(tmp_path / "alone" / "x.so", "int x;")
+    assert verdicts(scan(FileTarget(path), cache=tmp_path / "cache")) == {"x.so": Verdict.LOADS}
+    assert not (tmp_path / "cache").exists()
 
 
 class TestTheTarget:
