@@ -90,7 +90,7 @@ def _objects(facts: Scan) -> Iterable[ObjectResult]:
 def _notes(facts: Scan) -> Iterable[str]:
     process = facts.process
     if process.interpreter_problem:
-        yield f"no interpreter took part ({process.interpreter_problem}): CPython's symbols are not judged"
+        yield f"no interpreter took part ({process.interpreter_problem}): CPython's symbols are assumed"
     elif not process.interpreter.startswith(facts.root + "/"):
         python = os.path.basename(os.path.realpath(process.interpreter))
         yield f"judged for {python}, since the target has no interpreter of its own"

@@ -18,3 +18,7 @@ DRIVER_LIBRARIES: dict[str, Callable[[str], object]] = {
     "libnvidia-encode.so.1": re.compile(r"NvEncodeAPI\w+").fullmatch,
 }
 """soname → whether a symbol of that name belongs to the library's API."""
+
+# Where no interpreter of the target's Python is at hand, what belongs to it is assumed in the same way.
+PYTHON_LIBRARY = re.compile(r"libpython3\.\d+\.so\.1\.0")
+PYTHON_SYMBOL = re.compile(r"_?Py[A-Z_]\w*")

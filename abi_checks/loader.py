@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from abi_checks.driver import DRIVER_LIBRARIES
+from abi_checks.driver import DRIVER_LIBRARIES, PYTHON_LIBRARY, PYTHON_SYMBOL
 from abi_checks.elf_facts import ElfFacts, Reference
 from abi_checks.elf_format import DF_1_NOOPEN, DF_1_PIE, ET_DYN, machine_name
 from abi_checks.files import Files
@@ -26,7 +26,7 @@ class _Node:
         self.facts = facts
         self.parent = parent
         self.assumed = assumed
-        """The name of a driver library that is assumed to be there."""
+        """The name of a library, the driver's or the interpreter's, that is assumed to be there."""
         self.edges: list[_Node] = []
         self.found: dict[str, Found] = {}
         self.missing: list[Missing] = []
@@ -224,6 +224,8 @@ class Loader:
         if self.options.assume_driver and name in DRIVER_LIBRARIES:
             self.assumed_driver.add(name)
             return _Node(None, node, assumed=name), Found(name, "assumed: the driver of the GPU host"), ()
+        if self._main is None and PYTHON_LIBRARY.fullmatch(name):
+            return _Node(None, node, assumed=name), Found(name, "assumed: the interpreter"), ()
         return None, Found("", ""), tuple(considered)
 
     def _candidate(self, path: str, considered: list[str]) -> ElfFacts | None:
@@ -264,7 +266,8 @@ class Loader:
         scope = {id(node.facts) for node in members if node.facts} | {
             id(node.facts) for node in self.globals.values() if node.facts
         }
-        drivers = [node.assumed for node in (*members, *self.globals.values()) if node.assumed]
+        assumed = (node.assumed for node in (*members, *self.globals.values()) if node.assumed)
+        drivers = [name for name in assumed if name in DRIVER_LIBRARIES]
         missing = tuple(gap for node in fresh for gap in node.missing)
         unresolved = [lack for node in fresh for lack in self._version_gaps(node)]
         for node in fresh:
@@ -291,6 +294,8 @@ class Loader:
         for reference in self._beyond_globals(node.facts):
             if scope.isdisjoint(self._definitions[reference]):
                 text = reference[0].decode("utf-8", "backslashreplace")
+                if self._main is None and PYTHON_SYMBOL.fullmatch(text):
+                    continue
                 if not any(DRIVER_LIBRARIES[driver](text) for driver in drivers):
                     elsewhere = next((provider.path for provider in self._providers.get(reference[0], ())), "")
                     yield Unresolved(text, (reference[1] or b"").decode(), node.path, elsewhere)

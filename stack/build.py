@@ -78,7 +78,7 @@ def judge_before(job: Job, detail: Callable[[str], None]) -> Job:
 
     :raises UserError: findings of severity error
     """
-    gate = judge_wheels(job.lock, job.availability.wheelhouse, job.expectations)
+    gate = judge_wheels(job.lock, job.availability.wheelhouse, job.availability.interpreter.path, job.expectations)
     if gate.report:
         job.progress.say(f"  {len(gate.report.objects)} shared objects of the wheels: no errors")
     else:

@@ -27,8 +27,8 @@ class Gate:
     why_not: str = ""
 
 
-def judge_wheels(lock: Lock, wheelhouse: Path | None, expectations: Expectations) -> Gate:
-    """Judge the lock's wheels if they are all here.
+def judge_wheels(lock: Lock, wheelhouse: Path | None, interpreter: Path, expectations: Expectations) -> Gate:
+    """Judge the lock's wheels if they are all here, as ``interpreter`` will load them.
 
     A wheel that is damaged or has another hash is left to the installation, which refuses it and knows more about it.
 
@@ -39,7 +39,7 @@ def judge_wheels(lock: Lock, wheelhouse: Path | None, expectations: Expectations
         path = Path(folder, "lock.txt")
         path.write_text(lock.text, encoding="utf-8")
         try:
-            source, missing = local_lock_source(path, wheelhouse, (major, minor))
+            source, missing = local_lock_source(path, wheelhouse, (major, minor), interpreter)
             if source is None:
                 return Gate(None, f"{len(missing)} wheels have yet to be downloaded")
             report = check_source(source, options_for(expectations))

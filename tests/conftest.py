@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uv
 
 from stack.cli import main
 from stack.prefix import Build, StackFolder
@@ -30,3 +33,30 @@ def built_stack() -> Callable[[str], Build]:
         return current
 
     return build
+
+
+@pytest.fixture(scope="session")
+def plain_environment(built_stack: Callable[[str], Build]) -> Callable[..., Path]:
+    """Installs a stack's lock with uv alone, without this project's patches, and then further requirements, if any."""
+
+    def install(name: str, *more: str) -> Path:
+        build = built_stack(name)
+        folder = environment_prefix() / "-".join(["plain", name, *(text.replace("==", "-") for text in more)])
+        environment, complete = folder / "env", folder / "complete"
+        if not complete.is_file() or complete.read_text() != build.lock.read_text():
+            shutil.rmtree(folder, ignore_errors=True)
+            python = environment / "bin" / "python"
+            base = (build.environment / "bin" / "python").resolve()
+            commands = [
+                ["venv", "--python", str(base), str(environment)],
+                ["pip", "sync", "--python", str(python), "--require-hashes", str(build.lock)],
+            ]
+            if more:
+                commands.append(["pip", "install", "--python", str(python), *more])
+            for arguments in commands:
+                subprocess.run([uv.find_uv_bin(), *arguments], check=True, timeout=1200, capture_output=True)
+            shutil.copy(build.waivers, folder / "waivers.toml")
+            complete.write_text(build.lock.read_text())
+        return environment
+
+    return install

@@ -90,9 +90,14 @@ def lock_source(path: Path, wheelhouse: Path | None = None, python: PythonVersio
 
 
 def local_lock_source(
-    path: Path, wheelhouse: Path | None = None, python: PythonVersion | None = None
+    path: Path,
+    wheelhouse: Path | None = None,
+    python: PythonVersion | None = None,
+    interpreter: Path | None = None,
 ) -> tuple[WheelsSource | None, tuple[str, ...]]:
     """The same where every wheel is on this machine, in the wheelhouse or in uv's cache; else None, and which are not.
+
+    ``interpreter`` is one of that Python, where the caller knows one.
 
     Raises SourceError where the wheelhouse's file has another hash.
     """
@@ -100,7 +105,7 @@ def local_lock_source(
     found, wanted = _local(read_lock(path, python), wheelhouse, python)
     if wanted:
         return None, tuple(item.requirement for item in wanted)
-    return _source(path, found, python), ()
+    return _source(path, found, python, interpreter), ()
 
 
 def _local(
@@ -121,11 +126,10 @@ def _local(
     return found, wanted
 
 
-def _source(path: Path, links: Sequence[Link], python: PythonVersion) -> WheelsSource:
+def _source(path: Path, links: Sequence[Link], python: PythonVersion, interpreter: Path | None = None) -> WheelsSource:
     ordered = sorted(links, key=lambda link: link.name)
-    return WheelsSource(
-        str(path), [read_wheel(link.location, link.filename) for link in ordered], python, complete=True
-    )
+    wheels = [read_wheel(link.location, link.filename) for link in ordered]
+    return WheelsSource(str(path), wheels, python, complete=True, interpreter=interpreter)
 
 
 def _filename(url: str) -> str:

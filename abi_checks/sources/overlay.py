@@ -56,7 +56,7 @@ class WheelsSource:
     """The environment that ``wheels`` would become; where two have a file of one path, the later wheel's stands.
 
     ``unreadable`` are findings about wheels that could not be opened at all. ``python`` is the version the environment
-    would have: it decides where site-packages lies.
+    would have: it decides where site-packages lies; ``interpreter`` is one of that version, if it is known.
     """
 
     on_disk = False
@@ -70,12 +70,13 @@ class WheelsSource:
         unreadable: Sequence[Unreadable] = (),
         *,
         complete: bool = False,
+        interpreter: Path | None = None,
     ) -> None:
         self.label = label
         self.wheels = tuple(wheels)
         self.python = python
         self.complete = complete
-        self.interpreter = find_interpreter(python)
+        self.interpreter = interpreter or find_interpreter(python)
         self.fetched = sum(wheel.fetched for wheel in wheels)
         """Bytes transferred from servers so far."""
         self._unreadable = list(unreadable)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uv
 
 from abi_checks.cli import main
 from abi_checks.resolution import Verdict
@@ -19,7 +17,6 @@ from abi_checks.scan import scan
 from abi_checks.sources.folder import FolderSource
 from stack.prefix import Build
 from tests.abi_checks.oracle import dlopen_each, driver_stub
-from tests.conftest import environment_prefix
 
 pytestmark = [pytest.mark.environment, pytest.mark.timeout(1500)]
 
@@ -29,23 +26,9 @@ CHECK_FAILED = "c10::cuda::c10_cuda_check_implementation(int, char const*, char 
 
 
 @pytest.fixture(scope="session")
-def swapped(built_stack: Callable[[str], Build]) -> Path:
+def swapped(plain_environment: Callable[..., Path]) -> Path:
     """cu128 after ``pip install torch==2.10.0``: what a resolver does to a working stack."""
-    build = built_stack("cu128")
-    folder = environment_prefix() / f"cu128-torch-{SWAPPED_TORCH}"
-    environment = folder / "env"
-    if not (folder / "complete").is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        python = environment / "bin" / "python"
-        for arguments in (
-            ["venv", "--python", str((build.environment / "bin" / "python").resolve()), str(environment)],
-            ["pip", "sync", "--python", str(python), "--require-hashes", str(build.lock)],
-            ["pip", "install", "--python", str(python), f"torch=={SWAPPED_TORCH}"],
-        ):
-            subprocess.run([uv.find_uv_bin(), *arguments], check=True, timeout=1200, capture_output=True)
-        shutil.copy(build.waivers, folder / "waivers.toml")
-        (folder / "complete").touch()
-    return environment
+    return plain_environment("cu128", f"torch=={SWAPPED_TORCH}")
 
 
 @pytest.fixture(params=["cu128", "cu130-pypi", "swapped"])

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ from abi_checks.fatbin import (
     code_names,
     read_device_code,
 )
+from stack.prefix import Build
 
-ENVIRONMENTS = Path.home() / ".cache/cu130-stack/envs"
 ARCHITECTURE_SPECIFIC, FAMILY_SPECIFIC = 0x100000, 0x200000
 KERNEL = "__global__ void scale(float *a) { a[threadIdx.x] *= 2.0f; }\n"
 
@@ -162,20 +163,17 @@ def test_code_compiled_by_nvcc(tmp_path: Path, mode: str) -> None:
     assert code_names(groups) == ("compute_120", "compute_120f", "sm_90", "sm_90a", "sm_100f", "sm_120a")
 
 
-def _cuobjdump() -> Path | None:
+def _cuobjdump(environments: Sequence[Path]) -> Path:
     """The newest one an environment carries (triton and its forks do); one before CUDA 12.9 knows no ``f``."""
-    found = [
-        path
-        for path in ENVIRONMENTS.glob("*/lib/python3.*/site-packages/*/backends/nvidia/bin/cuobjdump")
-        if path.is_file()
-    ]
+    pattern = "lib/python3.*/site-packages/*/backends/nvidia/bin/cuobjdump"
+    found = [path for root in environments for path in root.glob(pattern) if path.is_file()]
     versions = {}
     for path in found:
         text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
         match = re.search(r"release (\d+)\.(\d+)", text)
         assert match, text
         versions[path] = (int(match[1]), int(match[2]))
-    return max(versions, key=lambda path: versions[path]) if versions else None
+    return max(versions, key=lambda path: versions[path])
 
 
 def _named_by_cuobjdump(tool: Path, library: Path) -> Counter[tuple[str, str, str]]:
@@ -190,13 +188,15 @@ def _named_by_cuobjdump(tool: Path, library: Path) -> Counter[tuple[str, str, st
 
 @pytest.mark.environment
 @pytest.mark.timeout(1800)
-def test_cuobjdump_agrees_on_every_library_of_the_environments() -> None:
-    tool = _cuobjdump()
-    if tool is None:
-        pytest.skip(f"no built environment with a cuobjdump below {ENVIRONMENTS}")
+def test_cuobjdump_agrees_on_every_library_of_the_environments(
+    built_stack: Callable[[str], Build], plain_environment: Callable[..., Path]
+) -> None:
+    roots = [built_stack(name).environment for name in ("cu128", "cu130-pypi")]
+    roots.append(plain_environment("cu128", "torch==2.10.0"))
+    tool = _cuobjdump(roots)
     compared = 0
     seen: set[int] = set()
-    for library in sorted(ENVIRONMENTS.glob("*/lib/python3.*/site-packages/**/*.so*")):
+    for library in sorted(path for root in roots for path in root.glob("lib/python3.*/site-packages/**/*.so*")):
         if library.is_symlink() or not library.is_file() or library.stat().st_ino in seen:
             continue
         seen.add(library.stat().st_ino)

@@ -333,3 +333,14 @@ def test_the_driver_is_assumed_and_its_symbols_are_known_by_name(tmp_path: Path)
     assert [lack.symbol for lack in assumed.resolutions[0].unresolved] == ["cuFileOpen"]
     required = scan(FolderSource(tmp_path / "env"), assume_driver=False)
     assert [gap.library for gap in required.resolutions[0].missing] == ["libcuda.so.1"]
+
+
+def test_without_an_interpreter_what_is_cpythons_is_assumed(tmp_path: Path) -> None:
+    library = compile_object(tmp_path / "stub" / "libpython3.99.so.1.0", "", soname="libpython3.99.so.1.0")
+    source = "int PyErr_Occurred(void); int gone(void); int use(void) { return PyErr_Occurred() + gone(); }"
+    compile_object(tmp_path / "env" / "x.so", source, needs=(library,))
+    target = FolderSource(tmp_path / "env")
+    target.interpreter = tmp_path / "no-python"
+    (resolution,) = scan(target).resolutions
+    assert resolution.missing == ()
+    assert [lack.symbol for lack in resolution.unresolved] == ["gone"]

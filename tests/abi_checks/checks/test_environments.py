@@ -1,6 +1,6 @@
 """The checks on whole environments that are known to serve: true remarks, and no error."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -18,11 +18,11 @@ from abi_checks.checks import (
 from abi_checks.checks.interface import CheckOptions
 from abi_checks.findings import Severity
 from abi_checks.host import Host
-from abi_checks.scan import Scan, scan
+from abi_checks.scan import scan
 from abi_checks.sources.folder import FolderSource
+from stack.prefix import Build
 from tests.abi_checks.checks.scans import SITE
 
-ENVIRONMENTS = Path.home() / ".cache/cu130-stack/envs"
 CHECKS = (
     companion_libraries.CHECK,
     cuda_compilers.CHECK,
@@ -37,17 +37,9 @@ CHECKS = (
 pytestmark = pytest.mark.environment
 
 
-def environment_with(distribution: str) -> Scan:
-    """The first built environment that has this ``name-version``."""
-    found = sorted(ENVIRONMENTS.glob(f"*/lib/python3.12/site-packages/{distribution}.dist-info"))
-    if not found:
-        pytest.skip(f"no built environment has {distribution}")
-    return scan(FolderSource(found[0].parents[3]))
-
-
-@pytest.mark.parametrize("sglang", ["sglang-0.5.9", "sglang-0.5.14"])
-def test_a_good_stack_has_no_errors(sglang: str) -> None:
-    target = environment_with(sglang)
+@pytest.mark.parametrize("name", ["cu128", "cu130-pypi"])
+def test_a_good_stack_has_no_errors(built_stack: Callable[[str], Build], name: str) -> None:
+    target = scan(FolderSource(built_stack(name).environment))
     findings = [finding for check in CHECKS for finding in check.run(target, CheckOptions(target_sms=("90", "120")))]
     assert findings
     assert [finding for finding in findings if finding.severity is Severity.ERROR] == []
@@ -55,14 +47,14 @@ def test_a_good_stack_has_no_errors(sglang: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "lacking"),
+    ("name", "lacking"),
     [
-        ("sgl_kernel-0.3.21", {"flash_ops.abi3.so", "flashmla_ops.abi3.so"}),
-        ("sglang_kernel-0.4.4", {"flash_ops.abi3.so", "flashmla_ops.abi3.so"}),
+        ("cu128", {"flash_ops.abi3.so", "flashmla_ops.abi3.so"}),
+        ("cu130-pypi", {"flash_ops.abi3.so", "flashmla_ops.abi3.so"}),
     ],
 )
-def test_kernels_that_sm120_lacks(distribution: str, lacking: set[str]) -> None:
-    target = environment_with(distribution)
+def test_kernels_that_sm120_lacks(built_stack: Callable[[str], Build], name: str, lacking: set[str]) -> None:
+    target = scan(FolderSource(built_stack(name).environment))
     found = {
         finding.object.removeprefix(f"{SITE}/sgl_kernel/")
         for finding in sm_coverage.judge(target, ["120"], Host("", None, (), ""))
@@ -71,15 +63,15 @@ def test_kernels_that_sm120_lacks(distribution: str, lacking: set[str]) -> None:
     assert found == lacking
 
 
-def test_kernels_that_sm121_lacks_because_their_code_is_for_sm120a() -> None:
-    target = environment_with("sgl_kernel-0.3.21")
+def test_kernels_that_sm121_lacks_because_their_code_is_for_sm120a(built_stack: Callable[[str], Build]) -> None:
+    target = scan(FolderSource(built_stack("cu128").environment))
     found = {finding.object for finding in sm_coverage.judge(target, ["121"], Host("", None, (), ""))}
     assert f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so" in found
     assert f"{SITE}/torch/lib/libtorch_cuda.so" not in found
 
 
-def test_distributions_that_overwrite_each_other() -> None:
-    target = environment_with("nvidia_cutlass_dsl_libs_cu13-4.5.2")
+def test_distributions_that_overwrite_each_other(built_stack: Callable[[str], Build]) -> None:
+    target = scan(FolderSource(built_stack("cu130-pypi").environment))
     (finding,) = [
         finding
         for finding in record_collisions.CHECK.run(target, CheckOptions())

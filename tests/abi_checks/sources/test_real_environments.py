@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from uv import find_uv_bin
 
 from abi_checks.api import Options, check_source
-from abi_checks.errors import SourceError
 from abi_checks.report.interface import Report
-from abi_checks.sources import lockfile
 from abi_checks.sources.folder import FolderSource
-from abi_checks.sources.lockfile import lock_source
-
-ENVIRONMENTS = Path.home() / ".cache/cu130-stack/envs"
-PYTHON = (3, 12)
+from abi_checks.sources.lockfile import local_lock_source
+from stack.prefix import Build
 
 
 def verdicts(report: Report) -> dict[str, tuple[object, ...]]:
@@ -24,26 +18,13 @@ def verdicts(report: Report) -> dict[str, tuple[object, ...]]:
 
 
 @pytest.mark.environment
-@pytest.mark.parametrize("name", ["oracle-cu128", "oracle-pypi"])
-def test_a_locks_verdicts_are_those_of_the_environment(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = ENVIRONMENTS / name
-    if not (root / "bin" / "python").exists():
-        pytest.skip(f"{root} is not built here")
-    freeze = [find_uv_bin(), "pip", "freeze", "--python", str(root / "bin" / "python")]
-    lock = tmp_path / "lock.txt"
-    lock.write_text(subprocess.run(freeze, capture_output=True, text=True, check=True, timeout=60).stdout)
-
-    def no_index(*_: object, **__: object) -> None:
-        raise SourceError("not in the cache")
-
-    monkeypatch.setattr(lockfile, "resolve", no_index)
-    try:
-        source = lock_source(lock, python=PYTHON)
-    except SourceError:
-        pytest.skip("uv's cache does not have all wheels of this environment")
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("name", ["cu128", "cu130-pypi"])
+def test_a_locks_verdicts_are_those_of_the_environment(built_stack: Callable[[str], Build], name: str) -> None:
+    build = built_stack(name)
+    source, missing = local_lock_source(build.lock, python=(3, 12))
+    assert source is not None, missing
     before = check_source(source, Options())
-    after = check_source(FolderSource(root), Options())
+    after = check_source(FolderSource(build.environment), Options())
     assert len(before.objects) > 500
     assert verdicts(before) == verdicts(after)

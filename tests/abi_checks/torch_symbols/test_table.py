@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from abi_checks.errors import SourceError
 from abi_checks.symbol_owners import Owner, owner_of
 from abi_checks.torch_symbols import build, covers, release_ranges, shipped_table
 from abi_checks.torch_symbols.table import FILE, SEGMENT_NAMES, Release, SymbolTable, write_table
+from stack.prefix import Build
 from tests.abi_checks.fixtures import compile_object
 from tests.abi_checks.sources.wheels import make_wheel
 
@@ -24,7 +26,6 @@ SET_DEVICE_FORCED = b"_ZN3c104cuda9SetDeviceEab"
 OLD_STRING = b"_ZN5torch3jit17parseSchemaOrNameERKSs"
 NEW_STRING = b"_ZN5torch3jit17parseSchemaOrNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEb"
 LAST = shipped_table().versions[-1]
-ENVIRONMENT = Path.home() / ".cache/cu130-stack/envs"
 
 
 def ranges(*names: bytes) -> str:
@@ -177,18 +178,16 @@ def test_a_wheel_without_the_libraries_is_a_source_error(tmp_path: Path) -> None
 
 
 @pytest.mark.environment
-@pytest.mark.parametrize(("name", "version"), [("oracle-cu128", "2.9.1"), ("oracle-pypi", "2.11.0")])
-def test_the_table_agrees_with_an_installed_torch(name: str, version: str) -> None:
+@pytest.mark.parametrize(("name", "version"), [("cu128", "2.9.1"), ("cu130-pypi", "2.11.0")])
+def test_the_table_agrees_with_an_installed_torch(built_stack: Callable[[str], Build], name: str, version: str) -> None:
     """Every symbol of torch that the installed libraries export is in the table for that release.
 
     (But for copies of CPython's internals, ``THP_Py…``, which differ by the Python and that nobody links.)
     """
-    found = list((ENVIRONMENT / name).glob("lib/python3.*/site-packages/torch/lib"))
-    if not found:
-        pytest.skip(f"{ENVIRONMENT / name} is not built here")
+    (folder,) = built_stack(name).environment.glob("lib/python3.*/site-packages/torch/lib")
     exported: set[bytes] = set()
     for library in build.LIBRARIES:
-        with FileSource(found[0] / f"lib{library}.so") as data:
+        with FileSource(folder / f"lib{library}.so") as data:
             exported |= read_elf(data, library).defined
     table = shipped_table()
     bit = 1 << table.versions.index(version)

@@ -1,10 +1,10 @@
 """The contracts of real SGLang releases; paths and line numbers are those of the released wheels."""
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,10 @@ from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target, parse_target
 from abi_checks.findings import Severity
 from stack.patching.series import load_all
+from stack.prefix import Build
 
 pytestmark = [pytest.mark.environment, pytest.mark.timeout(900)]
 
-ENVIRONMENTS = Path.home() / ".cache" / "cu130-stack"
 KIMI = "KimiK25ForConditionalGeneration"
 OLD_IMPORTABLE, NEW_IMPORTABLE = 173, 219
 """Classes of 0.5.9 and 0.5.14 that import on a CPU; the others want vllm, or a newer transformers."""
@@ -45,22 +45,6 @@ LAUNCH_LINE: tuple[tuple[str, object], ...] = (
 )
 
 
-def site_packages(version: str) -> Path:
-    """The first built environment whose SGLang of this version carries none of the project's patches."""
-    before = {
-        f.path: f.before for s in load_all() if s.version == version for p in reversed(s.patches) for f in p.files
-    }
-    for folder in sorted(ENVIRONMENTS.glob(f"*/*/lib/python3.12/site-packages/sglang-{version}.dist-info")):
-        site = folder.parent
-        if all(
-            hashlib.sha256((site / path).read_bytes()).hexdigest() == digest
-            for path, digest in before.items()
-            if (site / path).is_file()
-        ):
-            return site
-    pytest.skip(f"no built environment has SGLang {version} unpatched")
-
-
 def judged(tree: SourceTree) -> dict[str, ClassVerdict]:
     judge = ClassJudge(tree, read_contract(tree))
     return {v.name: v for v in map(judge.judge, read_registry(tree).classes)}
@@ -73,13 +57,15 @@ def launch(tree: SourceTree, target: Target, *more: tuple[str, object], leave: s
 
 
 @pytest.fixture(scope="module")
-def old() -> SourceTree:
-    return SourceTree(site_packages("0.5.9"))
+def old(plain_environment: Callable[..., Path]) -> SourceTree:
+    """SGLang 0.5.9 as released; the built stack carries the project's patches."""
+    return SourceTree(plain_environment("cu128") / "lib/python3.12/site-packages")
 
 
 @pytest.fixture(scope="module")
-def new() -> SourceTree:
-    return SourceTree(site_packages("0.5.14"))
+def new(built_stack: Callable[[str], Build]) -> SourceTree:
+    """SGLang 0.5.14, for which there are no patches."""
+    return SourceTree(built_stack("cu130-pypi").environment / "lib/python3.12/site-packages")
 
 
 @pytest.fixture(scope="module")
