@@ -7,13 +7,13 @@ nothing of the environment; so they are assumed to be there, with the functions 
 import re
 from collections.abc import Callable
 
-_CUDA_DRIVER = re.compile(r"cu(?!File|pti)[A-Z]\w*")
-_NVML = re.compile(r"nvml[A-Z]\w*")
+CUDA_DRIVER_SYMBOL = re.compile(r"cu(?!File|pti)[A-Z]\w*")
+NVML_SYMBOL = re.compile(r"nvml[A-Z]\w*")
 
 DRIVER_LIBRARIES: dict[str, Callable[[str], object]] = {
-    "libcuda.so.1": _CUDA_DRIVER.fullmatch,
-    "libcuda.so": _CUDA_DRIVER.fullmatch,
-    "libnvidia-ml.so.1": _NVML.fullmatch,
+    "libcuda.so.1": CUDA_DRIVER_SYMBOL.fullmatch,
+    "libcuda.so": CUDA_DRIVER_SYMBOL.fullmatch,
+    "libnvidia-ml.so.1": NVML_SYMBOL.fullmatch,
     "libnvcuvid.so.1": re.compile(r"cuvid\w+").fullmatch,
     "libnvidia-encode.so.1": re.compile(r"NvEncodeAPI\w+").fullmatch,
 }

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from abi_checks.driver import CUDA_DRIVER_SYMBOL, NVML_SYMBOL, PYTHON_SYMBOL
+
 
 class Owner(StrEnum):
     """A family of libraries that share one remedy."""
@@ -56,7 +58,7 @@ RULES = (
     ),
     OwnerRule(
         Owner.CUDA_DRIVER,
-        re.compile(r"cu(?!File|pti)[A-Z]\w*|nvml[A-Z]\w*"),
+        re.compile(f"{CUDA_DRIVER_SYMBOL.pattern}|{NVML_SYMBOL.pattern}"),
         "install an NVIDIA driver that is new enough to have this function",
     ),
     OwnerRule(
@@ -99,7 +101,7 @@ RULES = (
     ),
     OwnerRule(
         Owner.CPYTHON,
-        re.compile(r"_?Py[A-Z_]\w*|_Py_\w+"),
+        PYTHON_SYMBOL,
         "use the Python version that the object's file name or wheel tag names",
     ),
     OwnerRule(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,10 +48,6 @@ class Gate:
     text: str
     consequence: Consequence
     function: str
-
-
-Predicates = Mapping[tuple[int, int], Mapping[str, bool]]
-"""For each capability, the answer of each predicate."""
 
 
 def find_gates(tree: SourceTree, target: Target, packages: Sequence[str] = PACKAGES) -> list[Gate]:
