@@ -1,28 +1,14 @@
-"""Running uv: the one program that resolves, downloads and installs."""
+"""uv as a build runs it: on environments of its own, with the Pythons that are there."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import uv as uv_package
-
-from abi_checks.errors import SourceError
-
-
-@dataclass(frozen=True, slots=True)
-class UvResult:
-    """How one call of uv ended; ``messages`` is what it wrote to standard error."""
-
-    returncode: int
-    output: str
-    messages: str
+from abi_checks import uv
+from abi_checks.uv import UvResult
 
 
 def run_uv(
@@ -34,63 +20,17 @@ def run_uv(
     held: Sequence[int] = (),
     on_message: Callable[[str], None] | None = None,
 ) -> UvResult:
-    """Run uv in ``folder`` and wait for it, at most ``timeout`` seconds.
+    """:func:`abi_checks.uv.run_uv`, for which an active virtual environment does not count and no Python is downloaded.
 
-    uv's own configuration (indexes, mirrors, credentials, cache) applies; an active virtual environment does not, and
-    uv never downloads a Python. ``settings`` are environment variables for this call. ``held`` are descriptors that uv
-    keeps open, so that a lock they carry outlives this process if it is killed while uv still writes. ``on_message``
-    gets uv's messages line by line.
+    ``settings`` are environment variables for this call.
 
     :raises SourceError: uv could not be started or did not end in time
     """
     environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
-    environment |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-    environment |= settings or {}
-    try:
-        process = subprocess.Popen(
-            [uv_package.find_uv_bin(), *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            pass_fds=tuple(held),
-        )
-    except OSError as error:
-        raise SourceError(
-            f"uv could not be started: {error}. It is a dependency of this project: install it again"
-        ) from error
-    lines: list[str] = []
-    output: list[str] = []
-
-    def read_messages() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            lines.append(line)
-            if on_message and line.strip():
-                on_message(line.strip())
-
-    def read_output() -> None:
-        assert process.stdout is not None
-        output.append(process.stdout.read())
-
-    readers = [threading.Thread(target=job, daemon=True) for job in (read_messages, read_output)]
-    for reader in readers:
-        reader.start()
-    try:
-        process.wait(timeout)
-        for reader in readers:
-            reader.join(5)
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"uv {' '.join(arguments[:3])} did not end within {timeout:g} s") from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return UvResult(process.returncode, "".join(output), "".join(lines))
+    environment |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", **(settings or {})}
+    return uv.run_uv(
+        arguments, folder=folder, timeout=timeout, environment=environment, held=held, on_message=on_message
+    )
 
 
 def hash_mismatch(messages: str) -> tuple[str, str, str] | None:
@@ -106,8 +46,5 @@ def hash_mismatch(messages: str) -> tuple[str, str, str] | None:
 
 
 def cache_folder() -> Path:
-    """Where uv keeps what it downloaded and unpacked."""
-    result = run_uv(["cache", "dir"], folder=Path("/"), timeout=30)
-    if result.returncode:
-        raise SourceError(f"uv does not say where its cache is:\n{result.messages.rstrip()}")
-    return Path(result.output.strip())
+    """Where uv keeps what a build downloads: outside every project, whose own settings don't count there."""
+    return uv.uv_cache(Path("/"))

@@ -6,8 +6,6 @@ uv reads the indexes, credentials and mirrors that its settings and environment 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,13 +13,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
-from uv import find_uv_bin
 
 from abi_checks.errors import SourceError
 from abi_checks.sources.selection import PythonVersion, best
+from abi_checks.uv import run_uv
 
-UV_TIMEOUT = 180.0
-"""Seconds after which a uv that doesn't answer is ended."""
+RESOLVE_SECONDS = 180.0
+"""Within which uv must have asked the indexes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,10 @@ def resolve(requirements: Sequence[str], python: PythonVersion, *, hashes: Itera
     # The widest platform: a wheel that needs a newer glibc than the host has is to be judged, not hidden.
     platform = f"{os.uname().machine}-manylinux_2_40"
     arguments += ["--python-version", f"{python[0]}.{python[1]}", "--python-platform", platform, "-"]
-    document = tomllib.loads(run_uv(arguments, "\n".join(requirements)))
+    result = run_uv(arguments, folder=Path(), timeout=RESOLVE_SECONDS, stdin="\n".join(requirements))
+    if result.returncode:
+        raise SourceError(f"uv could not resolve {', '.join(requirements)[:200]}:\n{result.messages.strip()}")
+    document = tomllib.loads(result.output)
     allowed = set(hashes)
     links = []
     for package in document.get("packages", []):
@@ -82,37 +83,3 @@ def _location(entry: dict[str, str]) -> str:
     if url.startswith("file:"):
         return unquote(urlsplit(url).path)
     return url or str(Path(entry["path"]).resolve())
-
-
-def uv_cache() -> Path:
-    """The folder in which uv keeps what it has downloaded."""
-    return Path(run_uv(["cache", "dir"], "").strip())
-
-
-def run_uv(arguments: Sequence[str], stdin: str) -> str:
-    """What uv prints; raises SourceError when it fails, is missing, or doesn't end within UV_TIMEOUT."""
-    try:
-        command = [find_uv_bin(), *arguments]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**os.environ, "NO_COLOR": "1"},
-            start_new_session=True,
-        )
-    except OSError as error:  # UvNotFound is a FileNotFoundError
-        raise SourceError(f"uv can't be run: {error}; it is a dependency of this package: install it again") from error
-    try:
-        output, problem = process.communicate(stdin, timeout=UV_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"uv {arguments[0]}: no answer within {UV_TIMEOUT:.0f} s; is the index reachable?") from None
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if process.returncode:
-        raise SourceError(f"uv could not resolve {', '.join(stdin.split(chr(10)))[:200]}:\n{problem.strip()}")
-    return output

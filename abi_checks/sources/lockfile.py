@@ -16,10 +16,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from abi_checks.errors import SourceError, UsageError
-from abi_checks.sources.index import Link, resolve, uv_cache
+from abi_checks.sources.index import Link, resolve
 from abi_checks.sources.overlay import WheelsSource
 from abi_checks.sources.selection import PythonVersion, best, running_python
 from abi_checks.sources.wheel import read_wheel, same_version
+from abi_checks.uv import uv_cache
 
 _HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})")
 _OPTION = re.compile(r"\s--?[a-z].*$", re.DOTALL)
@@ -112,7 +113,7 @@ def _local(
     lock: Sequence[LockedWheel], wheelhouse: Path | None, python: PythonVersion
 ) -> tuple[list[Link], list[LockedWheel]]:
     """The lock's wheels that are on this machine, and the others."""
-    cached = _cached_folders(uv_cache())
+    cached = _cached_folders(uv_cache(Path()))
     found: list[Link] = []
     wanted: list[LockedWheel] = []
     for locked in lock:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from abi_checks.errors import SourceError, UsageError
-from abi_checks.sources import index, lockfile
 from abi_checks.sources.index import Link, resolve
 from abi_checks.sources.interface import Unreadable
 from abi_checks.sources.lockfile import LockedWheel, lock_source, read_lock
@@ -247,19 +246,3 @@ def test_what_no_index_has_is_told_in_uvs_words(site: Site) -> None:
 def test_what_is_no_requirement_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="'a=1' is neither a file nor a requirement"):
         requirement_source("a=1")
-
-
-def test_a_uv_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = tmp_path / "uv"
-    slow.write_text("#!/bin/sh\nsleep 60\n")
-    slow.chmod(0o755)
-    monkeypatch.setattr(index, "find_uv_bin", lambda: str(slow))
-    monkeypatch.setattr(index, "UV_TIMEOUT", 0.3)
-    with pytest.raises(SourceError, match="no answer within"):
-        resolve(["demo"], PYTHON)
-
-
-def test_a_missing_uv_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(index, "find_uv_bin", lambda: str(tmp_path / "uv"))
-    with pytest.raises(SourceError, match="uv can't be run"):
-        lockfile.uv_cache()
