@@ -26,6 +26,8 @@ from stack.serve.tracebacks import HEADER, Chain, Context, TracebackReader
 
 UNKNOWN = "unknown"
 _READY = (b"The server is fired up and ready to roll", b"Application startup complete")
+_STOPPING = b"SIGTERM received. "
+"""SGLang's answer to SIGTERM: it stops because it was told to, and its children end with it."""
 _LONGEST_EXCERPT_LINE = 400
 _NOTES = 6
 _LONGEST_TEXT = 4096
@@ -115,7 +117,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self._matches = [(match, signature) for signature in load_catalogue() for match in signature.matches]
-        needles: dict[bytes, list[int]] = {HEADER.encode(): [], **{mark: [] for mark in _READY}}
+        needles: dict[bytes, list[int]] = {mark: [] for mark in (HEADER.encode(), *_READY, _STOPPING)}
         for index, (match, _) in enumerate(self._matches):
             for literal in match.literals:
                 needles.setdefault(literal, []).append(index)
@@ -126,6 +128,8 @@ class _Reading:
         self._events: dict[tuple[bool, str, _Weight], _Event] = {}
         self._unexplained: dict[int, Chain] = {}
         self._explained: set[int] = set()
+        self._ready = False
+        self._stopping = False
         self._bytes = 0
         self._binary = False
 
@@ -153,6 +157,8 @@ class _Reading:
     def _line(self, number: int, raw: bytes, found: list[tuple[int, int]]) -> None:
         if any(self._needles[needle][0] in _READY for needle, _ in found):
             self._survive()
+        if self._ready and any(self._needles[needle][0] == _STOPPING for needle, _ in found):
+            self._stopping = True
         context = self._reader.feed(number, readable_line(raw[:_LONGEST_TEXT]))
         self._watch(context)
         candidates = sorted({index for needle, _ in found for index in self._needles[needle][1]})
@@ -189,6 +195,8 @@ class _Reading:
         if context.chain and (kind is not Kind.CONSEQUENCE or context.chain.exceptions == 1):
             self._explained.add(context.chain.first_line)
             self._unexplained.pop(context.chain.first_line, None)
+        if self._stopping and any(one[0] is Kind.CONSEQUENCE for one in fitting):
+            return  # it follows from the stop, not from a failure
         key = (False, signature.id, weight)
         if key not in self._events:
             facts = {name: value for name, value in hit.groupdict().items() if value}
@@ -199,6 +207,7 @@ class _Reading:
 
     def _survive(self) -> None:
         """The server became ready: what came before did not stop it."""
+        self._ready, self._stopping = True, False
         for (survived, cause, weight), event in list(self._events.items()):
             if not survived:
                 del self._events[False, cause, weight]

@@ -10,12 +10,15 @@ from stack.serve.diagnose import diagnose_stream
 
 PAGE = Path(__file__).parents[3] / "docs" / "diagnosis.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-SETS = ("writing", "held-out", "fresh")
+SETS = ("writing", "held-out", "second-look", "fresh")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One report, the cause it should be given, the one it is given now, and the one it was given at first sight."""
+    """One report, the cause it should be given, the one it is given now, and the one it was given at first sight.
+
+    ``as_reported``: the log is in the report's own words, not in the form the tool prints.
+    """
 
     id: str
     source: str
@@ -23,15 +26,24 @@ class Row:
     expected: str
     found: str
     first: str
+    as_reported: bool
 
     @property
     def right(self) -> bool:
         return self.found == self.expected
 
 
+def _document() -> dict[str, list[dict[str, str]]]:
+    return tomllib.loads(Path(__file__).with_name("reports.toml").read_text(encoding="utf-8"))
+
+
+def left_out() -> list[dict[str, str]]:
+    """The reports of the list in which nothing was printed, each with its id, source and reason."""
+    return _document()["left-out"]
+
+
 def rows() -> list[Row]:
     """Diagnose every report of reports.toml."""
-    document = tomllib.loads(Path(__file__).with_name("reports.toml").read_text(encoding="utf-8"))
     return [
         Row(
             id=report["id"],
@@ -40,8 +52,9 @@ def rows() -> list[Row]:
             expected=report["cause"],
             found=diagnose_stream(io.BytesIO(report["log"].encode())).cause,
             first=report.get("first", ""),
+            as_reported="form" not in report,
         )
-        for report in document["report"]
+        for report in _document()["report"]
     ]
 
 
@@ -53,11 +66,17 @@ def render(table: list[Row]) -> str:
     for name in SETS:
         first = "(read while writing)" if name == "writing" else str(total[name] - surprised[name])
         lines.append(f"| {name} | {total[name]} | {first} | {right[name]} |")
+    listed = [row for row in table if row.set != "fresh"]
+    lines.append(f"| the list: all but fresh | {len(listed)} | | {sum(row.right for row in listed)} |")
+    quoted = [row for row in listed if row.as_reported]
+    lines.append(f"| of these, in the report's own words | {len(quoted)} | | {sum(row.right for row in quoted)} |")
     lines.append(f"| all | {len(table)} | | {sum(right.values())} |")
     lines += ["", "| report | source | set | cause found | verdict | at first sight |", "|---|---|---|---|---|---|"]
     for row in table:
         verdict = "right" if row.right else f"wrong: {row.expected}"
         lines.append(f"| {row.id} | {row.source} | {row.set} | {row.found} | {verdict} | {row.first} |")
+    lines += ["", "Left out:", "", "| report | source | why nothing was printed |", "|---|---|---|"]
+    lines += [f"| {one['id']} | {one['source']} | {one['reason']} |" for one in left_out()]
     return "\n".join(lines) + "\n"
 
 

@@ -160,6 +160,57 @@ def test_what_the_server_survived_is_not_its_failure() -> None:
     assert later.notes == ("also seen, line 1: cuda-driver-symbol (survived)",)
 
 
+SERVED = """\
+[2026-11-29 18:03:30] Load weight begin. avail mem=138.76 GB
+[2026-11-29 18:03:38] Capture cuda graph begin. This can take up to several minutes. avail mem=30.11 GB
+[2026-11-29 18:03:41] The server is fired up and ready to roll!
+[2026-11-29 18:03:43] INFO:     127.0.0.1:33526 - "POST /generate HTTP/1.1" 200 OK
+"""
+STOPPED = """\
+[2026-11-29 18:03:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...
+[2026-11-29 18:03:43] Subprocess scheduler_0 (pid=1201) crashed with exit code -15. Triggering SIGQUIT for cleanup...
+[2026-11-29 18:03:43] SIGQUIT received. signum=None, frame=None. It usually means one child failed.
+[2026-11-29 18:03:44] Subprocess detokenizer (pid=1202) crashed with exit code -9. Triggering SIGQUIT for cleanup...
+[2026-11-29 18:03:44] kill_process_tree called: parent_pid=4263, include_parent=True, pid=4263
+"""
+
+
+def test_a_server_that_served_and_was_stopped_did_not_fail() -> None:
+    for log in (SERVED, SERVED + STOPPED, SERVED + STOPPED + traceback("BrokenPipeError: [Errno 32] Broken pipe")):
+        diagnosis = of(log)
+        assert (diagnosis.cause, diagnosis.title) == (UNKNOWN, "the log shows no failure")
+        assert (diagnosis.failed, diagnosis.excerpt, diagnosis.notes) == (False, (), ())
+
+
+def test_a_stop_hides_no_failure() -> None:
+    failed = of(SERVED + "torch.OutOfMemoryError: CUDA out of memory.\n" + STOPPED)
+    assert (failed.cause, failed.failed, failed.notes) == ("gpu-memory", True, ())
+    before_ready = of(STOPPED)
+    assert (before_ready.cause, before_ready.failed) == ("child-killed", True)
+    crashed = of(SERVED + "".join(STOPPED.splitlines(keepends=True)[1:3]))
+    assert (crashed.cause, crashed.failed) == (UNKNOWN, True)
+    again = of(SERVED + STOPPED + SERVED + "Received sigquit from a child process.\n")
+    assert (again.cause, again.failed) == (UNKNOWN, True)
+
+
+def test_an_old_driver_is_not_blamed_on_compiled_modules_without_reason() -> None:
+    message = "RuntimeError: CUDA error code=35(b'cudaErrorInsufficientDriver')"
+    assert of(traceback(message, "s/flashinfer/comm/mnnvl.py", "s/flashinfer/cuda_utils.py")).cause == "driver-too-old"
+    assert of(traceback(message, "s/flashinfer/sampling.py")).cause == "jit-other-cuda"
+
+
+def test_the_reason_of_a_resolver_outranks_its_headline() -> None:
+    headline = "  × No solution found when resolving dependencies:\n  ╰─▶ "
+    for reason, cause in (
+        ("Because there is no version of a==2 and you require a==2", "version-not-on-index"),
+        ("Because only a<2 is available and b==1 depends on a>=2", "version-not-on-index"),
+        ("Because all versions of a have no wheels with a matching Python ABI tag (e.g., `cp314`)", "wheel-platform"),
+        ("Because b==1 depends on a==1 and c==1 depends on a==2", "resolver-conflict"),
+        ("Because nobody knows", "resolver-conflict"),
+    ):
+        assert of(headline + reason + "\n").cause == cause
+
+
 def test_a_source_line_in_a_frame_is_not_an_error() -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    raise E("CUDA out of memory")\nE: 1\n'
     assert of(log).cause == UNKNOWN

@@ -119,3 +119,11 @@ def test_refusals_name_who_is_in_the_way():
 def test_logs_show_the_servers_ready():
     for name in ("baseline", "full-0.8-steps-3", "two-gpus-full-1-steps-3", "wide-head-workspace-remedied"):
         assert "The server is fired up and ready to roll!" in (FOLDER / "logs" / f"{name}.log").read_text()
+        found = diagnose(FOLDER / "logs" / f"{name}.log")
+        assert (found.failed, found.cause, found.notes) == (False, "unknown", ())
+
+
+def test_what_a_server_survived_is_told_and_is_no_failure():
+    found = diagnose(FOLDER / "logs" / "kimi-k25-triton-eagle3-chain.log")
+    assert (found.failed, found.cause) == (False, "library-missing")
+    assert found.notes == ("the server became ready afterwards, so this did not stop it",)
