@@ -21,4 +21,5 @@ DRIVER_LIBRARIES: dict[str, Callable[[str], object]] = {
 
 # Where no interpreter of the target's Python is at hand, what belongs to it is assumed in the same way.
 PYTHON_LIBRARY = re.compile(r"libpython3\.\d+\.so\.1\.0")
-PYTHON_SYMBOL = re.compile(r"_?Py[A-Z_]\w*")
+PYTHON_SYMBOL = re.compile("_?Py[A-Z_]")
+"""What the names of CPython's symbols begin with."""

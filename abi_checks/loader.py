@@ -294,7 +294,7 @@ class Loader:
         for reference in self._beyond_globals(node.facts):
             if scope.isdisjoint(self._definitions[reference]):
                 text = reference[0].decode("utf-8", "backslashreplace")
-                if self._main is None and PYTHON_SYMBOL.fullmatch(text):
+                if self._main is None and PYTHON_SYMBOL.match(text):
                     continue
                 if not any(DRIVER_LIBRARIES[driver](text) for driver in drivers):
                     elsewhere = next((provider.path for provider in self._providers.get(reference[0], ())), "")

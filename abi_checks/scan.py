@@ -118,12 +118,13 @@ class Scan:
         return not self.complete or not resolution.missing
 
     def can_judge(self, owner: Owner) -> bool:
-        """Whether a symbol of this owner that isn't found is certainly missing."""
-        if owner is Owner.CPYTHON:
-            return bool(self.process.interpreter)
+        """Whether a symbol of this owner that isn't found is certainly missing.
+
+        The host has glibc and libstdc++; what is CPython's the loader misses only where an interpreter took part.
+        """
         if owner in (Owner.TORCH, Owner.TORCH_STABLE):
             return self.process.torch or self.complete
-        return self.complete or owner in (Owner.GLIBC, Owner.LIBSTDCXX)
+        return self.complete or owner in (Owner.GLIBC, Owner.LIBSTDCXX, Owner.CPYTHON)
 
     def fails(self, path: str) -> bool:
         """Whether an object of the target would not load."""

@@ -13,8 +13,11 @@ from abi_checks.checks import CheckOptions
 from abi_checks.expectations import Expectations
 from abi_checks.findings import Finding, Severity, Waiver
 from abi_checks.sources.folder import FolderSource
+from abi_checks.sources.selection import running_python
+from abi_checks.sources.wheelhouse import wheel_source
 from tests.abi_checks.environments import SITE_PACKAGES, Environment
 from tests.abi_checks.fixtures import compile_object, version_script
+from tests.abi_checks.sources.wheels import make_wheel
 
 
 @pytest.fixture
@@ -64,6 +67,20 @@ def test_the_old_string_abi_is_a_cause_of_its_own(environment: Environment) -> N
     assert finding.cause.startswith(
         "built with the pre-C++11 std::string, which torch 2.10.0 does not use: torch::define("
     )
+
+
+def test_cpythons_symbols_are_judged_in_a_lone_wheel_where_its_python_is_here(tmp_path: Path) -> None:
+    path = compile_object(tmp_path / "m.so", "int PyNothing_Like(void); int f(void) { return PyNothing_Like(); }")
+    python = "".join(map(str, running_python()))
+    found = []
+    for version in (python, "399"):
+        tag = f"cp{version}-cp{version}-linux_{os.uname().machine}"
+        wheel = make_wheel(tmp_path, {"m.so": path.read_bytes()}, tag=tag)
+        found.append(check_source(wheel_source(wheel), Options()).findings)
+    ((finding,), assumed) = found
+    assert (finding.check, finding.severity) == ("unresolved-symbol", Severity.ERROR)
+    assert finding.cause == "no library in scope defines PyNothing_Like (CPython)"
+    assert assumed == ()
 
 
 def test_a_symbol_that_lies_out_of_scope_is_said_to_be_there(environment: Environment) -> None:
