@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Boot a synthetic target without and with every draft and number of steps; all must answer as the baseline does.
 
-    python benchmarks/boot_matrix.py --env ENV --models DIR --results DIR [--parallel N] [--steps 1 2 3 7]
+    python benchmarks/boot_matrix.py --env ENV --models DIR --results DIR [--parallel N] [--steps 1 2 3 7] [--tp N]
 
 DIR is made by ``cu130-stack models make``. The servers share one GPU, several at a time: what is measured is what they
 answer and how many tokens each verification accepts, not how fast. Writes one report and one log a boot, and a summary.
@@ -35,7 +35,7 @@ def boot(options: argparse.Namespace, name: str, arguments: list[str]) -> dict:
     ]
     command += ["--models", str(options.models), "--tp", str(options.tp), "--timeout", "560"]
     command += ["--output", str(report), "--log", str(options.results / f"{name}.log"), *arguments]
-    for option in SMALL:
+    for option in (*SMALL, *options.option):
         command += ["--option", option]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
@@ -79,6 +79,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=8)
     parser.add_argument("--steps", type=int, nargs="*", default=[1, 2, 3, 7])
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--option", action="append", default=[], help="a further server option of every boot")
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
     drafts = sorted(folder.name for folder in (options.models / "drafts").iterdir())

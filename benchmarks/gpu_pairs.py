@@ -1,13 +1,14 @@
-"""Where speculation stops paying, on one GPU, for four synthetic pairs of target and draft.
+"""Where speculation stops paying, on one GPU, for synthetic pairs of target and draft.
 
-Three pairs share a costly target (about 25 GB of weights, so that a decode step is long beside the cost of
-drafting) and differ in the draft's acceptance: 0.5, 0.8 and 1. The fourth has a cheap target, where speculation cannot
-win. All servers of a phase are up side by side, one is measured at a time, and the arms take turns level by level.
+Three pairs share a costly target (about 27 GB of weights, so that a decode step is long beside the cost of drafting)
+and differ in the draft's acceptance: 0.5, 0.8 and 1. The fourth has a cheap target, where speculation cannot win. All
+servers of a phase are up side by side, one is measured at a time, and the arms take turns level by level.
 
-    python benchmarks/gpu_pairs.py models WORK            write the models (30 GB)
-    python benchmarks/gpu_pairs.py sweep WORK OUT         baselines and EAGLE-3 at every level; crossover and prediction
-    python benchmarks/gpu_pairs.py adaptive WORK OUT      the settings that follow, measured
+    python benchmarks/gpu_pairs.py models WORK            write the models (27 GB)
+    python benchmarks/gpu_pairs.py sweep WORK RESULTS     baselines and EAGLE-3 at every level; crossover and prediction
+    python benchmarks/gpu_pairs.py adaptive WORK RESULTS  the settings that follow from RESULTS, measured
 
+``--pairs`` takes some of the pairs, so that several GPUs can share the work (each with its own RESULTS and ports).
 ``--seconds`` bounds a phase: rounds are started while there is time for one more. The environment is ``--env`` (its
 ``bin/python`` runs servers and load generator). ``--mock`` rehearses everything without a GPU.
 """
@@ -20,8 +21,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -48,16 +47,16 @@ from stack.synthetic.orbit import DraftForm  # noqa: E402
 STEPS = 3
 TARGETS = {
     "costly": SyntheticModels(
-        "llama", Shape(32, 4096, 28672, 512, 8), 0, tuple(Draft(DraftForm.FULL, a) for a in (0.5, 0.8, 1.0))
+        "llama", Shape(34, 4096, 28672, 512, 8), 0, tuple(Draft(DraftForm.FULL, a) for a in (0.5, 0.8, 1.0))
     ),
-    "cheap": SyntheticModels("llama", Shape(8, 512, 1024, 512), 0, (Draft(DraftForm.FULL, 0.8),)),
+    "cheap": SyntheticModels("llama", Shape(8, 512, 1024, 512), 0, (Draft(DraftForm.FULL, 0.5),)),
 }
+ADAPTIVE_LEVELS = (1, 10, 30, 100, 250)
 LEVELS = plan.SWEEP_LEVELS
 REQUESTS = (2, 4, 10, 20, 60, 140, 200, 500)
 OUTPUT_TOKENS = 192
 """Long enough that the wave's start, when the server takes some 5 ms a request to let it in, does not decide."""
 BOOT_LIMIT_S = 300.0
-FIRST_PORT = 31000
 OPTIONS = [
     *("--attention-backend", "flashinfer", "--dtype", "bfloat16", "--max-running-requests", "256"),
     *("--max-total-tokens", "56000", "--mem-fraction-static", "0.93"),
@@ -75,6 +74,26 @@ ENVIRONMENT = {
     "SGLANG_FLASHINFER_USE_TENSOR_CORE": "false",
 }
 PROMPTS = prompts.Prompts("short", tuple(f"{a} {b}" for a in ("the", "one") for b in ("sea", "wind", "road", "lamp")))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and one of its drafts."""
+
+    target: str
+    draft: Draft
+
+    @property
+    def name(self) -> str:
+        return f"{self.target}-{self.draft.acceptance:g}"
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens of a verification, as the draft prescribes them."""
+        return costmodel.accept_length(self.draft.acceptance, STEPS)
+
+
+PAIRS = {pair.name: pair for name, models in TARGETS.items() for pair in (Pair(name, d) for d in models.drafts)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +167,7 @@ def _mock_command(wanted: Wanted, options: argparse.Namespace, port_file: Path) 
     words = [sys.executable, "-m", "tests.stack.bench.mock_server", "--port-file", str(port_file), "--limit", "256"]
     words += ["--fixed", str(costs[0]), "--each", str(costs[1]), "--prefill", "0.0001", "--noise", "0.01"]
     if wanted.draft and wanted.config is None:
-        length = costmodel.accept_length(wanted.draft.acceptance, STEPS)
+        length = Pair(wanted.target, wanted.draft).accept_length
         words[words.index("--fixed") + 1] = str(costs[0] + 0.0045)
         words[words.index("--each") + 1] = str(costs[1] * 12)
         words += ["--accept-length", str(length)]
@@ -163,7 +182,7 @@ def booted(wanted: Sequence[Wanted], options: argparse.Namespace, logs: Path) ->
         servers = []
         for number, one in enumerate(wanted):
             # Far apart: a server takes further ports above its own for its processes.
-            servers.append(Booted(one, FIRST_PORT + 100 * number, options, logs))
+            servers.append(Booted(one, options.first_port + 100 * number, options, logs))
             stack.callback(servers[-1].end)
         pending, up = list(servers), []
         while pending and time.monotonic() - began < BOOT_LIMIT_S:
@@ -211,27 +230,6 @@ def measure(
                     live = [other for other in live if other is not recorder]
         for recorder in live:
             recorder.finish()
-        if options.serial and options.phase == "sweep":
-            _serial(servers, generator, out, environment, tokenizers, end)
-
-
-def _serial(servers, generator, out, environment, tokenizers, end) -> None:  # type: ignore[no-untyped-def]
-    """2,048 tokens, one stream, on the cheap pair, while there is time."""
-    for server in servers:
-        if server.wanted.target != "cheap" or time.monotonic() + 40 > end:
-            continue
-        name = "serial-" + server.wanted.name
-        chosen = plan.serial(5, 1, plan.SERIAL_OUTPUT_TOKENS, PROMPTS, 60.0, "sglang")
-        arm = Arm(name, ServerApi(server.url), tokenizers["cheap"])
-        recorder = Recorder(arm, chosen, generator, out / f"{name}.json", environment, _say)
-
-        def run(recorder: Recorder = recorder, chosen: plan.Plan = chosen) -> None:
-            recorder.warm_up()
-            for number, level in chosen.order():
-                recorder.measure(number, level)
-            recorder.finish()
-
-        _survives(run)
 
 
 def _survives(call, *arguments) -> bool:  # type: ignore[no-untyped-def]
@@ -243,53 +241,54 @@ def _survives(call, *arguments) -> bool:  # type: ignore[no-untyped-def]
         return False
 
 
-def answers(out: Path, validated: Path | None) -> list[dict[str, object]]:
-    """Crossover, prediction and (with a folder of adaptive results) validation of every pair that was measured."""
+def answers(results: Path, pairs: Sequence[Pair], validate_too: bool) -> list[dict[str, object]]:
+    """Crossover, prediction and (where there is an adaptive result) validation of every pair that was measured."""
     rows = []
-    for target, models in TARGETS.items():
-        baseline = _load(out / f"{target}-baseline.json")
-        for draft in models.drafts:
-            arm = _load(out / f"{target}-eagle3-{draft.acceptance:g}.json")
-            if not baseline or not arm:
-                continue
-            found = crossover.analyse(baseline, arm)
-            print(f"== {arm.arm}\n{crossover.render(found)}\n{adaptive.advise(found, arm).text}")
-            row: dict[str, object] = {"pair": arm.arm, "answer": found.sentence()}
-            length = costmodel.accept_length(draft.acceptance, STEPS)
-            if baseline.server.step_times and arm.server.step_times:
-                predicted = costmodel.predict(baseline, arm, found, length)
-                print(costmodel.render(predicted))
-                row["predicted side agrees at"] = [p.concurrency for p in predicted if p.agrees]
-                row["predicted side differs at"] = [p.concurrency for p in predicted if p.agrees is False]
-            third = _load(validated / f"{target}-adaptive-{draft.acceptance:g}.json") if validated else None
-            if third:
-                checked = validate.validate(baseline, arm, third)
-                print(validate.render(checked))
-                row["adaptive"] = {c.concurrency: c.verdict for c in checked}
-            rows.append(row)
+    for pair in pairs:
+        baseline, arm = _arms(results, pair)
+        if not baseline or not arm:
+            continue
+        found = crossover.analyse(baseline, arm)
+        print(f"== {arm.arm}\n{crossover.render(found)}\n{adaptive.advise(found, arm).text}")
+        row: dict[str, object] = {"pair": pair.name, "answer": found.sentence()}
+        if baseline.server.step_times and arm.server.step_times:
+            predicted = costmodel.predict(baseline, arm, found, pair.accept_length)
+            print(costmodel.render(predicted))
+            row["predicted side agrees at"] = [p.concurrency for p in predicted if p.agrees]
+            row["predicted side differs at"] = [p.concurrency for p in predicted if p.agrees is False]
+        third = _load(results / f"{pair.target}-adaptive-{pair.draft.acceptance:g}.json") if validate_too else None
+        if third:
+            checked = validate.validate(baseline, arm, third)
+            print(validate.render(checked))
+            row["adaptive"] = {c.concurrency: c.verdict for c in checked}
+        rows.append(row)
     return rows
 
 
-def configurations(work: Path, out: Path) -> list[Wanted]:
-    """The adaptive servers that follow from the sweep, their configuration files written."""
+def configurations(results: Path, pairs: Sequence[Pair]) -> list[Wanted]:
+    """The adaptive servers that follow from the sweep, their configuration files written beside its results."""
     wanted = []
-    for target, models in TARGETS.items():
-        baseline = _load(out / f"{target}-baseline.json")
-        for draft in models.drafts:
-            arm = _load(out / f"{target}-eagle3-{draft.acceptance:g}.json")
-            if not baseline or not arm:
-                continue
-            found = crossover.analyse(baseline, arm)
-            text = adaptive.advise(found, arm).config
-            if not text:
-                # Undecided or always: the medians choose, so that the third run has something to say.
-                losing = [row.concurrency for row in found.levels if row.ratio < 1]
-                text = adaptive.adaptive_config(min(losing, default=adaptive.BEYOND_ANY_BATCH), STEPS)
-            path = work / f"adaptive-{target}-{draft.acceptance:g}.json"
-            path.write_text(text)
-            print(f"{path.name}: {json.dumps(json.loads(text))}")
-            wanted.append(Wanted(target, draft, path))
+    for pair in pairs:
+        baseline, arm = _arms(results, pair)
+        if not baseline or not arm:
+            continue
+        found = crossover.analyse(baseline, arm)
+        text = adaptive.advise(found, arm).config
+        if not text:
+            # Undecided or always: the medians choose, so that the third run has something to say.
+            losing = [row.concurrency for row in found.levels if row.ratio < 1]
+            text = adaptive.adaptive_config(min(losing, default=adaptive.BEYOND_ANY_BATCH), STEPS)
+        path = results / f"{pair.name}-speculative-adaptive-config.json"
+        path.write_text(text)
+        print(f"{path.name}: {json.dumps(json.loads(text))}")
+        wanted.append(Wanted(pair.target, pair.draft, path.absolute()))
     return wanted
+
+
+def _arms(results: Path, pair: Pair) -> tuple[BenchResult | None, BenchResult | None]:
+    """Baseline and EAGLE-3 of a pair."""
+    arm = f"{pair.target}-eagle3-{pair.draft.acceptance:g}.json"
+    return _load(results / f"{pair.target}-baseline.json"), _load(results / arm)
 
 
 def _load(path: Path) -> BenchResult | None:
@@ -300,70 +299,46 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _pack(folder: Path, target: Path) -> None:
-    beside = target.with_suffix(".part")
-    with tarfile.open(beside, "w:gz") as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.stat().st_size < 8 << 20:
-                archive.add(path, path.relative_to(folder))
-    beside.replace(target)
-
-
 def main() -> int:
-    """Run a phase; results under WORK/results, and packed into OUT while it goes on."""
+    """Run a phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("phase", choices=("models", "sweep", "adaptive"))
     parser.add_argument("work", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("--env", type=Path, default=Path(sys.prefix))
-    parser.add_argument("--seconds", type=float, default=420.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pairs", nargs="*", choices=sorted(PAIRS), default=list(PAIRS))
+    parser.add_argument("--seconds", type=float, default=1200.0)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--warmups", type=int, default=1)
-    parser.add_argument("--levels", type=int, nargs="*", help="of the sweep (default: all eight)")
-    parser.add_argument(
-        "--serial", action="store_true", help="after the sweep, 2,048 tokens of one stream (cheap pair)"
-    )
+    parser.add_argument("--first-port", type=int, default=31000)
     parser.add_argument("--mock", action="store_true")
     parser.add_argument("--tokenizer", help="for --mock")
     options = parser.parse_args()
     began = time.monotonic()
+    pairs = [PAIRS[name] for name in options.pairs]
+    targets = list(dict.fromkeys(pair.target for pair in pairs))
     if options.phase == "models":
-        for name, models in TARGETS.items():
+        for name in targets:
             if not (options.work / name).exists():
-                size = write_models(options.work / name, models)
+                size = write_models(options.work / name, TARGETS[name])
                 print(f"{name}: {size / 1e9:.1f} GB, {time.monotonic() - began:.0f} s since start", flush=True)
         return 0
-    results = options.work / "results"
-    logs = options.work / f"logs-{options.phase}"
-    for folder in (results, logs, options.out):
-        folder.mkdir(parents=True, exist_ok=True)
+    if options.results is None:
+        parser.error(f"{options.phase} needs a folder for RESULTS")
+    logs = options.results / f"logs-{options.phase}"
+    logs.mkdir(parents=True, exist_ok=True)
     if options.phase == "sweep":
-        wanted = [Wanted(name, draft) for name, m in TARGETS.items() for draft in (None, *m.drafts)]
-        levels: Sequence[int] = options.levels or LEVELS
+        wanted = [Wanted(name) for name in targets] + [Wanted(pair.target, pair.draft) for pair in pairs]
+        levels: Sequence[int] = LEVELS
     else:
-        wanted, levels = configurations(options.work, results), (1, 10, 30, 100, 250)
-    stop = threading.Event()
-
-    def keep_packed() -> None:
-        while not stop.wait(30):
-            _pack(results, options.out / f"results-{options.phase}.tgz")
-            _pack(logs, options.out / f"logs-{options.phase}.tgz")
-
-    packer = threading.Thread(target=keep_packed, daemon=True)
-    packer.start()
-    try:
-        with booted(wanted, options, logs) as servers:
-            (logs / "commands.json").write_text(
-                json.dumps({"environment": ENVIRONMENT} | {s.wanted.name: s.command for s in servers}, indent=1)
-            )
-            measure(servers, options, results, levels, began + options.seconds)
-        said = answers(results, results if options.phase == "adaptive" else None)
-        (results / f"answers-{options.phase}.json").write_text(json.dumps(said, indent=1))
-    finally:
-        stop.set()
-        packer.join()
-        _pack(results, options.out / f"results-{options.phase}.tgz")
-        _pack(logs, options.out / f"logs-{options.phase}.tgz")
+        wanted, levels = configurations(options.results, pairs), ADAPTIVE_LEVELS
+    with booted(wanted, options, logs) as servers:
+        (logs / "commands.json").write_text(
+            json.dumps({"environment": ENVIRONMENT} | {s.wanted.name: s.command for s in servers}, indent=1)
+        )
+        measure(servers, options, options.results, levels, began + options.seconds)
+    said = answers(options.results, pairs, options.phase == "adaptive")
+    (options.results / f"answers-{options.phase}.json").write_text(json.dumps(said, indent=1))
     print(f"{options.phase}: {time.monotonic() - began:.0f} s")
     return 0
 

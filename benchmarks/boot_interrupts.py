@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Interrupt boots at random moments: is any process, port or GPU memory left behind?
+
+    python benchmarks/boot_interrupts.py --env ENV --models DIR --results FILE [--boots 50] [--parallel 10]
+
+Uses the first visible GPU, on which nothing else may run. The processes below a boot are noted when it is interrupted
+and looked for afterwards, also where init has adopted them; at the end no process of any server may be there.
+SIGINT and SIGTERM take turns.
+"""
+
+import argparse
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
+
+OPTIONS = ("mem-fraction-static=0.5", "max-total-tokens=16384", "cuda-graph-max-bs-decode=8")
+END_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One interrupted boot. ``reached`` is the last line of the server's log at that moment."""
+
+    after_s: float
+    signal: str
+    processes_before: int
+    reached: str
+    exit: int | None
+    ended_in_s: float
+    processes_left: int
+    port_free: bool
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Every living process: parent, and start time in ticks, which tells it from a later one of the same number."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                found[int(entry.name)] = (int(fields[1]), fields[19])
+    return found
+
+
+def below(root: int) -> dict[int, str]:
+    """The processes below one, with their start times."""
+    known = processes()
+    found: dict[int, str] = {}
+    while True:
+        more = {pid: row[1] for pid, row in known.items() if pid not in found and (row[0] == root or row[0] in found)}
+        if not more:
+            return found
+        found |= more
+
+
+def servers() -> list[str]:
+    """Command lines of all processes that are, or belong to, an SGLang server."""
+    lines = []
+    for pid in processes():
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+        if line.startswith("sglang::") or "sglang.launch_server" in line:
+            lines.append(line)
+    return lines
+
+
+def bindable(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def interrupt(options: argparse.Namespace, number: int, after_s: float, folder: Path) -> Outcome:
+    """Start a boot, interrupt it, and look."""
+    log = folder / f"{number}.log"
+    port = 34000 + 50 * number
+    command = [sys.executable, "-m", "stack", "boot", "--stack", options.stack, "--env", str(options.env)]
+    command += ["--models", str(options.models), "--share-gpu", "--port", str(port), "--log", str(log)]
+    command += ["--profile", "eagle3-chain"]
+    for option in OPTIONS:
+        command += ["--option", option]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    time.sleep(after_s)
+    before = below(process.pid)
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    sent = (signal.SIGINT, signal.SIGTERM)[number % 2]
+    process.send_signal(sent)
+    began = time.monotonic()
+    try:
+        code = process.wait(END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        code = None
+    took = time.monotonic() - began
+    after = processes()
+    left = [pid for pid, started in before.items() if pid in after and after[pid][1] == started]
+    outcome = Outcome(
+        round(after_s, 1),
+        sent.name,
+        len(before),
+        lines[-1][-160:] if lines else "",
+        code,
+        round(took, 2),
+        len(left),
+        bindable(port),
+    )
+    print(json.dumps(asdict(outcome)), flush=True)
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stack", default="cu130-pypi")
+    parser.add_argument("--env", type=Path, required=True)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--boots", type=int, default=50)
+    parser.add_argument("--parallel", type=int, default=10)
+    parser.add_argument("--latest", type=float, default=60.0, help="seconds after which the last are interrupted")
+    options = parser.parse_args()
+    chooser = random.Random(0)
+    # One in each of so many equal stretches of time, so that no phase of a boot is left out by chance.
+    stretch = options.latest / options.boots
+    moments = [stretch * (number + chooser.random()) for number in range(options.boots)]
+    chooser.shuffle(moments)
+    held_before = visible_gpus(1)[0].memory_used
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.parallel) as pool:
+        outcomes = list(
+            pool.map(lambda row: interrupt(options, row[0], row[1], Path(folder)), list(enumerate(moments)))
+        )
+    # The driver gives the memory of an ended process back a moment later.
+    end = time.monotonic() + 10
+    while visible_gpus(1)[0].memory_used > held_before and time.monotonic() < end:
+        time.sleep(0.5)
+    gpu = visible_gpus(1)[0]
+    clean = [o for o in outcomes if o.exit is not None and not o.processes_left and o.port_free]
+    document = {
+        "boots": len(outcomes),
+        "clean": len(clean),
+        "gpu": gpu.name,
+        "gpu_memory_before": held_before,
+        "gpu_memory_after": gpu.memory_used,
+        "gpu_processes_after": len(memory_by_process(1)[0]),
+        "server_processes_after": servers(),
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+    }
+    options.results.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps({key: value for key, value in document.items() if key != "outcomes"}))
+    whole = len(clean) == len(outcomes) and not document["server_processes_after"]
+    return 0 if whole and gpu.memory_used <= held_before else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Boot a KimiK25-shaped pair on an environment as released and as patched: does what the contracts say happen?
+
+    python benchmarks/boot_patches.py --models DIR --results DIR --env released=ENV --env patched=ENV
+
+DIR is made by ``cu130-stack models make DIR --architecture kimi-k25``; the environments hold the same SGLang and differ
+in what ``cu130-stack patch`` has applied. On each a baseline and an EAGLE-3 server are booted, all at the same time on
+one GPU. Writes reports and logs, and ``summary.json``: what the source said before, and what was seen.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+PROFILES = ("baseline", "eagle3-chain")
+
+
+def patches(environment: Path) -> str:
+    """What ``patch status`` says of an environment."""
+    return run("patch", "status", str(environment)).stdout
+
+
+def boot(options: argparse.Namespace, name: str, environment: Path, profile: str) -> dict:
+    """One boot: its outcome, and the diagnosis of one that failed."""
+    title = f"{name}-{profile}"
+    report = options.results / f"{title}.json"
+    command = ["boot", "--stack", options.stack, "--env", str(environment), "--models", str(options.models)]
+    command += ["--share-gpu", "--profile", profile, "--timeout", str(options.timeout)]
+    command += ["--output", str(report), "--log", str(options.results / f"{title}.log")]
+    for option in options.option:
+        command += ["--option", option]
+    started = time.monotonic()
+    done = run(*command)
+    print(f"{title}: exit {done.returncode}, {time.monotonic() - started:.0f} s", flush=True)
+    if not report.is_file():
+        return {"exit": done.returncode, "said": done.stderr[-2000:]}
+    document = json.loads(report.read_text())["boots"][-1]
+    row = {"exit": done.returncode, "outcome": document["outcome"], "seconds_to_ready": document["seconds_to_ready"]}
+    row["findings"] = [f"{finding['check']}: {finding['message']}" for finding in document["findings"]]
+    row["diagnosis"] = document["diagnosis"]
+    answers = document["answers"]
+    if answers:
+        row["answers"] = len(answers)
+        row["as_predicted"] = sum(answer["tokens"] == answer["predicted_tokens"] for answer in answers)
+        counted = [answer for answer in answers if answer["verifications"] is not None]
+        row["verifications_as_predicted"] = sum(a["verifications"] == a["predicted_verifications"] for a in counted)
+        for key in ("accept_length", "predicted_accept_length"):
+            if counted:
+                row[f"mean_{key}"] = round(sum(answer[key] for answer in counted) / len(counted), 4)
+    return row
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One command of this project."""
+    return subprocess.run([sys.executable, "-m", "stack", *arguments], capture_output=True, text=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stack", default="cu128")
+    parser.add_argument("--env", action="append", required=True, metavar="NAME=ENV")
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--option", action="append", default=[], help="a server option of every boot")
+    parser.add_argument("--timeout", type=float, default=400.0)
+    options = parser.parse_args()
+    options.results.mkdir(parents=True, exist_ok=True)
+    environments = {name: Path(path) for name, _, path in (entry.partition("=") for entry in options.env)}
+    with ThreadPoolExecutor(len(environments) * len(PROFILES)) as pool:
+        booted = {
+            (name, profile): pool.submit(boot, options, name, path, profile)
+            for name, path in environments.items()
+            for profile in PROFILES
+        }
+        summary = {
+            name: {
+                "patches": patches(path).splitlines(),
+                **{profile: booted[name, profile].result() for profile in PROFILES},
+            }
+            for name, path in environments.items()
+        }
+    (options.results / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
