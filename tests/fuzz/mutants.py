@@ -2,8 +2,9 @@
 
 usage: python -m tests.fuzz.mutants [--kind elf|wheel] [--mutants 100000] [--seed 1]
 
-Each mutant must be read, or refused with an error of our own, within a second; the process has 300 MB of memory in
-all. Which mutant failed is printed, and is the same for the same seed. Exit code 1 on the first that breaks a rule.
+Each mutant must be read, or refused with an error of our own, within a second; what is read of a wheel must be what
+its directory says. The process has 300 MB of memory in all. Which mutant failed is printed, and is the same for the
+same seed. Exit code 1 on the first that breaks a rule.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import struct
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -24,11 +26,13 @@ from types import FrameType
 from abi_checks.bytesource import BufferSource
 from abi_checks.elf import read_elf
 from abi_checks.elf_facts import ElfError
-from abi_checks.errors import UserError
+from abi_checks.errors import SourceError, UserError
 from abi_checks.fatbin import read_device_code
 from abi_checks.scan import scan
+from abi_checks.sources.archive import LocalBytes, MemberError, Store, member_head, open_member, read_directory
 from abi_checks.sources.wheelhouse import wheel_source
 from tests.abi_checks.fixtures import compile_object, version_script
+from tests.abi_checks.sources.wheels import make_wheel
 
 SECONDS = 1
 MEMORY = 300_000_000
@@ -38,6 +42,10 @@ EDGES = (0, 1, 7, 8, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFF
 
 class TooSlow(Exception):
     """A mutant took longer than it may."""
+
+
+class Misread(Exception):
+    """A member was given out with other bytes than the wheel's directory says."""
 
 
 def fat_binary() -> bytes:
@@ -64,13 +72,18 @@ def templates(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in made]
 
 
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """A few changes: bytes, words set to an edge, words copied elsewhere, a cut, a stretch removed or doubled."""
+def mutate(data: bytes, chance: random.Random, *, both_ends: bool = False) -> bytes:
+    """A few changes: bytes, words set to an edge, words copied elsewhere, a cut, a stretch removed or doubled.
+
+    ``both_ends``: as often counted from the end, where an archive has its directory, as from the start.
+    """
     mutant = bytearray(data)
     for _ in range(chance.randint(1, 5)):
         # Headers and tables decide what is read where, so they are hit more often than code and data.
         limit = len(mutant) if chance.random() < 0.4 else min(len(mutant), 0x600)
         at = chance.randrange(max(limit, 1))
+        if both_ends and chance.random() < 0.5:
+            at = len(mutant) - 1 - at
         match chance.randrange(6):
             case 0:
                 mutant[at : at + 1] = bytes([chance.randrange(256)])
@@ -100,25 +113,33 @@ def read_object(data: bytes) -> None:
 
 
 def wheel_templates(folder: Path) -> list[bytes]:
-    """Small wheels with an object and metadata, stored and deflated."""
-    made = []
-    objects = templates(folder)
-    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        path = folder / f"made-{method}.whl"
-        with zipfile.ZipFile(path, "w", method) as wheel:
-            wheel.writestr("pkg/_x.so", objects[0])
-            wheel.writestr("pkg-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n")
-            wheel.writestr("pkg-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-            wheel.writestr("pkg-1.0.dist-info/RECORD", "pkg/_x.so,,\n")
-        made.append(path.read_bytes())
-    return made
+    """Small wheels with an object, something that only begins like one, a text and metadata, stored and deflated."""
+    files = {"pkg/_x.so": templates(folder)[0], "pkg/_y.so": b"\x7fELF" + b"y" * 3000, "pkg/text": b"text"}
+    return [
+        make_wheel(folder / str(method), files, name="pkg", compression=method).read_bytes()
+        for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    ]
+
+
+def read_members(data: bytes) -> None:
+    """Every member of a wheel; raises Misread where one is given out that is not as the directory says."""
+    source = LocalBytes(BufferSource(data))
+    with contextlib.suppress(SourceError), Store() as store:
+        for member in read_directory(source, "mutant.whl").members:
+            with contextlib.suppress(MemberError):
+                head = member_head(source, member, 64)
+                content = open_member(source, member, store)
+                whole = content.read(0, content.size + 1)
+                if (len(whole), zlib.crc32(whole), whole[:64]) != (member.size, member.crc, head):
+                    raise Misread(member.name)
 
 
 def wheel_reader(folder: Path) -> Callable[[bytes], None]:
-    """Judges a wheel with these bytes, as abi-check does."""
+    """Reads a wheel with these bytes, and judges it as abi-check does."""
     path = folder / "pkg-1.0-py3-none-any.whl"
 
     def read(data: bytes) -> None:
+        read_members(data)
         path.write_bytes(data)
         with contextlib.suppress(UserError):
             scan(wheel_source(path))
@@ -141,7 +162,8 @@ def run(kind: str, mutants: int, seed: int) -> int:
             read(original)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
         for number in range(mutants):
-            mutant = mutate(originals[number % len(originals)], random.Random(f"{seed}/{number}"))
+            chance = random.Random(f"{seed}/{number}")
+            mutant = mutate(originals[number % len(originals)], chance, both_ends=kind == "wheel")
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             try:
                 read(mutant)

@@ -72,13 +72,12 @@ def test_zip64_members_are_read(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.999])
-def test_a_wheel_cut_short_is_refused_as_a_whole(tmp_path: Path, keep: float) -> None:
-    path = make_wheel(tmp_path, {"a.so": ELF})
+def test_a_wheel_cut_short_is_refused_as_a_whole(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"a.so": ELF, "b.so": b"\x7fELF" + b"b" * 3000, "c.txt": b"text"})
     data = path.read_bytes()
-    path.write_bytes(data[: int(keep if keep >= 1 else keep * len(data))])
-    with pytest.raises(SourceError, match=r"demo-1\.0-py3-none-any\.whl: not a whole zip archive .*cut short"):
-        directory_of(path)
+    for length in {*range(0, len(data), 7), len(data) - 1}:
+        with pytest.raises(SourceError, match=r"^w\.whl: not a whole zip archive .*cut short"):
+            read_directory(LocalBytes(BufferSource(data[:length])), "w.whl")
 
 
 def test_something_else_than_an_archive_is_refused(tmp_path: Path) -> None:
