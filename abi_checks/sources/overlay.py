@@ -19,9 +19,10 @@ from typing import TypeVar
 
 from abi_checks.bytesource import FileSource
 from abi_checks.errors import SourceError
-from abi_checks.sources.archive import Member, MemberError, Store
+from abi_checks.sources.archive import Member
 from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
 from abi_checks.sources.listing import LIBRARY_NAME
+from abi_checks.sources.members import MemberError, Store
 from abi_checks.sources.selection import PythonVersion, running_python
 from abi_checks.sources.wheel import Wheel, open_bytes, open_object
 

@@ -14,19 +14,9 @@ from packaging.version import InvalidVersion, Version
 from abi_checks.bytesource import BufferSource, ByteSource, FileSource
 from abi_checks.elf_format import ELF_MAGIC
 from abi_checks.errors import SourceError, UsageError
-from abi_checks.sources.archive import (
-    ArchiveBytes,
-    LocalBytes,
-    Member,
-    MemberError,
-    Refusal,
-    Store,
-    member_head,
-    open_member,
-    read_directory,
-    read_member,
-)
+from abi_checks.sources.archive import ArchiveBytes, LocalBytes, Member, Refusal, read_directory
 from abi_checks.sources.folder import metadata_fields
+from abi_checks.sources.members import MemberError, Store, member_head, open_member, read_member
 
 MAX_METADATA_BYTES = 8 << 20
 _SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")

@@ -19,8 +19,8 @@ from pathlib import Path
 from abi_checks.elf import read_elf
 from abi_checks.elf_facts import ElfError
 from abi_checks.errors import SourceError, UserError
-from abi_checks.sources.archive import MemberError, Store, open_member
 from abi_checks.sources.index import resolve
+from abi_checks.sources.members import MemberError, Store, open_member
 from abi_checks.sources.wheel import open_bytes, read_wheel
 from abi_checks.torch_symbols.table import FILE, Release, SymbolTable, covers, write_table
 

@@ -29,7 +29,8 @@ from abi_checks.elf_facts import ElfError
 from abi_checks.errors import SourceError, UserError
 from abi_checks.fatbin import read_device_code
 from abi_checks.scan import scan
-from abi_checks.sources.archive import LocalBytes, MemberError, Store, member_head, open_member, read_directory
+from abi_checks.sources.archive import LocalBytes, read_directory
+from abi_checks.sources.members import MemberError, Store, member_head, open_member
 from abi_checks.sources.wheelhouse import wheel_source
 from tests.abi_checks.fixtures import compile_object, version_script
 from tests.abi_checks.sources.wheels import make_wheel

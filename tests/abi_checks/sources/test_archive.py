@@ -15,17 +15,8 @@ import pytest
 
 from abi_checks.bytesource import BufferSource, FileSource
 from abi_checks.errors import SourceError
-from abi_checks.sources.archive import (
-    MAX_MEMBER_BYTES,
-    Directory,
-    LocalBytes,
-    MemberError,
-    Store,
-    member_head,
-    open_member,
-    read_directory,
-    read_member,
-)
+from abi_checks.sources.archive import MAX_MEMBER_BYTES, Directory, LocalBytes, read_directory
+from abi_checks.sources.members import MemberError, Store, member_head, open_member, read_member
 from tests.abi_checks.sources.wheels import make_wheel, rewrite_directory
 
 ELF = b"\x7fELF" + bytes(range(256)) * 8
@@ -229,7 +220,8 @@ def test_memory_stays_bounded_for_a_large_member(tmp_path: Path) -> None:
         for _ in range(300):
             member.write(block)
     program = (
-        "import re, sys; from abi_checks.sources.archive import *; from abi_checks.bytesource import FileSource\n"
+        "import re, sys; from abi_checks.bytesource import FileSource\n"
+        "from abi_checks.sources.archive import *; from abi_checks.sources.members import *\n"
         "source = LocalBytes(FileSource(sys.argv[1])); member = read_directory(source, 'w').members[0]\n"
         "with Store() as store: print(open_member(source, member, store).size)\n"
         "print(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1])\n"
