@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from abi_checks.bytesource import FileSource
-from abi_checks.checks.contracts.execute import Enough, Interpreter
+from abi_checks.checks.contracts.execute import Interpreter
 from abi_checks.checks.contracts.gates import Consequence, GateFinder
 from abi_checks.checks.contracts.source import SourceTree
 from abi_checks.checks.contracts.startup import Missing, Profile, complete_arguments, decorated_with, runner_stub
+from abi_checks.checks.contracts.statements import Enough
 from abi_checks.checks.contracts.values import Function, Instance, Raised, Unknown
 from abi_checks.checks.contracts.verdicts import OptionVerdict, Outcome
 from abi_checks.checks.contracts.world import Target

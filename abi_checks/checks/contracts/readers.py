@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from abi_checks.checks.contracts.evaluate import Frame
-from abi_checks.checks.contracts.execute import Enough, Interpreter
+from abi_checks.checks.contracts.execute import Interpreter
 from abi_checks.checks.contracts.source import Place, SourceModule
 from abi_checks.checks.contracts.startup import ARGUMENTS, RUNNER, Start, publish_arguments, runner_stub
+from abi_checks.checks.contracts.statements import Enough
 from abi_checks.checks.contracts.values import (
     ClassRef,
     Function,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from abi_checks.checks.contracts.classes import ClassIndex, members
 from abi_checks.checks.contracts.eagle import Contract, Requirement
-from abi_checks.checks.contracts.interpret import READ
+from abi_checks.checks.contracts.names import READ
 from abi_checks.checks.contracts.source import Place, SourceModule, SourceTree
 from abi_checks.checks.contracts.values import ClassRef
 

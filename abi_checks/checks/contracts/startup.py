@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from abi_checks.checks.contracts.classes import members
-from abi_checks.checks.contracts.execute import Enough, Interpreter, Write
+from abi_checks.checks.contracts.execute import Interpreter
 from abi_checks.checks.contracts.source import Place, SourceTree
+from abi_checks.checks.contracts.statements import Enough, Write
 from abi_checks.checks.contracts.values import (
     ClassRef,
     Construction,
