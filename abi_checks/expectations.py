@@ -6,13 +6,13 @@ needs no option; ``--waivers`` names another.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from abi_checks.errors import SourceError, UsageError
+from abi_checks.errors import UsageError
 from abi_checks.findings import Waiver, parse_waivers
+from abi_checks.toml import read_toml
 
 SIDECAR = "waivers.toml"
 """The file's name beside an environment's folder."""
@@ -33,12 +33,7 @@ def read_expectations(path: Path) -> Expectations:
 
     Raises SourceError where it can't be read, UsageError where it is something else.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read the waivers file: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a valid TOML file: {error}") from error
+    document = read_toml(path, "waivers file")
     versions = document.get("expected", {})
     if not isinstance(versions, dict) or not all(isinstance(version, str) for version in versions.values()):
         raise UsageError(f"{path}: 'expected' must be a table of distribution = \"version\"")

@@ -18,6 +18,7 @@ from stack.gate import Gate, judge_wheels
 from stack.installed import beaten_winners, compare, site_packages, torch_build
 from stack.lockfile import Lock
 from stack.manifest import definition_digest, expectations_text, manifest_text, read_manifest
+from stack.messages import listed
 from stack.mismatch import describe_mismatch, refuse_damaged_files
 from stack.patching import applied_series, apply_default_series
 from stack.prefix import Build, StackFolder
@@ -184,7 +185,7 @@ def check_metadata(job: Job, detail: Callable[[str], None]) -> Job:
         job.progress.say(f"  differs from the definition's statement: {difference}")
     if found.unmet:
         raise UserError(
-            _listed(f"the lock of {job.definition.name} does not have what its wheels require:", found.unmet)
+            listed(f"the lock of {job.definition.name} does not have what its wheels require:", found.unmet, SHOWN)
             + f"\nCorrect requires_dist in {job.definition.path}, and make the lock again with `cu130-stack lock`."
         )
     return replace(job, metadata_differences=found.differences)
@@ -202,7 +203,7 @@ def verify(job: Job, detail: Callable[[str], None]) -> Job:
     if problems:
         job.build.installed.unlink(missing_ok=True)
         title = f"{job.build.environment} is not what its lock says:"
-        raise UserError(_listed(title, problems) + "\nBuild again to start anew.")
+        raise UserError(listed(title, problems, SHOWN) + "\nBuild again to start anew.")
     return job
 
 
@@ -217,7 +218,7 @@ def judge(job: Job, detail: Callable[[str], None]) -> Job:
     if report.exit_code:
         errors = [finding for finding in report.findings if finding.effective_severity is Severity.ERROR]
         raise UserError(
-            _listed("the ABI check found errors:", [f"{finding.object}: {finding.message}" for finding in errors])
+            listed("the ABI check found errors:", [f"{finding.object}: {finding.message}" for finding in errors], SHOWN)
             + f"\nThe stack in use is as it was. For the whole report: abi-check {job.build.environment}"
         )
     warnings, waived = report.count(Severity.WARNING), sum(bool(finding.waived) for finding in report.findings)
@@ -298,7 +299,7 @@ def reuse(build: Build, definition: StackDefinition, lock: Lock) -> bool:
     problems = compare(build.environment, lock.versions, overlap_pairs(definition)).problems
     if problems:
         raise UserError(
-            _listed(f"{build.environment} was changed after it was built:", problems)
+            listed(f"{build.environment} was changed after it was built:", problems, SHOWN)
             + f"\nStop what uses it, remove {build.folder} and build again."
         )
     return bool(read_manifest(build.manifest).get("definition_sha256") == definition_digest(definition.path))
@@ -307,8 +308,3 @@ def reuse(build: Build, definition: StackDefinition, lock: Lock) -> bool:
 def overlap_pairs(definition: StackDefinition) -> tuple[tuple[str, str], ...]:
     """The definition's overlaps as pairs of winner and loser."""
     return tuple((overlap.winner, overlap.over) for overlap in definition.overlaps)
-
-
-def _listed(title: str, items: Sequence[str]) -> str:
-    more = [f"… and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
-    return "\n  ".join([title, *items[:SHOWN], *more])

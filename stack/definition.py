@@ -7,7 +7,6 @@ a path has its locks beside it.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,8 +15,9 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from abi_checks.errors import SourceError, UsageError
+from abi_checks.errors import UsageError
 from abi_checks.findings import Waiver, parse_waivers
+from abi_checks.toml import read_toml
 from stack.tables import Table
 
 DEFINITIONS = Path(__file__).resolve().parent / "definitions"
@@ -170,13 +170,7 @@ def load_definition(name: str) -> StackDefinition:
         raise UsageError(
             f"no stack named {name!r}; there are {', '.join(stack_names())}, or give the path of a .toml file"
         )
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read the stack definition: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a valid TOML file: {error}") from error
-    return _definition(path, Table(document, path.name))
+    return _definition(path, Table(read_toml(path, "stack definition"), path.name))
 
 
 def _definition(path: Path, table: Table) -> StackDefinition:

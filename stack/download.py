@@ -17,6 +17,7 @@ import urllib3
 from abi_checks.errors import SourceError, UserError
 from abi_checks.remote import connections
 from stack.artifacts import Artifact
+from stack.files import sha256_of
 
 CONNECTIONS = 4
 """Files fetched at a time: enough that one slow answer does not leave the line idle."""
@@ -69,12 +70,6 @@ def fetch_all(wanted: Sequence[tuple[Artifact, Path]], detail: Callable[[str], N
         raise failed
     sizes = [job.result() for job in jobs]
     return Fetched(sum(size > 0 for size in sizes), sum(sizes), sum(size == 0 for size in sizes))
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fetch(item: Artifact, target: Path, stop: threading.Event) -> int:

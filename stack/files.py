@@ -1,8 +1,9 @@
-"""Changes to files such that a reader sees the old content or the new, never a part; and removing folders."""
+"""Changes to files such that a reader sees the old content or the new, never a part; hashes; and removing folders."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import time
@@ -17,6 +18,12 @@ def write_text(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def point_link(link: Path, target: str) -> None:

@@ -17,6 +17,10 @@ from abi_checks.findings import Severity
 from abi_checks.report.interface import Report
 from abi_checks.sources.lockfile import local_lock_source
 from stack.lockfile import Lock
+from stack.messages import listed
+
+SHOWN = 20
+"""How many errors a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,9 @@ def judge_wheels(lock: Lock, wheelhouse: Path | None, interpreter: Path, expecta
             return Gate(None, str(error))
     if report.exit_code:
         errors = [finding for finding in report.findings if finding.effective_severity is Severity.ERROR]
-        listed = "\n  ".join(f"{finding.object or finding.distribution}: {finding.message}" for finding in errors[:20])
-        more = f"\n  … and {len(errors) - 20} more" if len(errors) > 20 else ""
+        lines = [f"{finding.object or finding.distribution}: {finding.message}" for finding in errors]
         raise UserError(
-            f"the wheels would not make a working stack, and nothing was installed:\n  {listed}{more}\n"
-            "The stack in use is as it was. For the whole report: abi-check on the lock file"
+            listed("the wheels would not make a working stack, and nothing was installed:", lines, SHOWN)
+            + "\nThe stack in use is as it was. For the whole report: abi-check on the lock file"
         )
     return Gate(report)

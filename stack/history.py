@@ -14,9 +14,10 @@ from abi_checks.errors import SourceError, UsageError, UserError
 from abi_checks.expectations import read_expectations
 from abi_checks.findings import Severity
 from abi_checks.report.interface import Report
-from stack.installed import compare
+from stack.installed import Comparison, compare
 from stack.lockfile import read_lock
 from stack.manifest import read_manifest
+from stack.messages import listed
 from stack.prefix import Build, StackFolder
 from stack.processes import users_of
 
@@ -151,9 +152,8 @@ def roll_back(folder: StackFolder, to: str | None, *, deep: bool = False) -> Bui
             )
         problems = build_problems(build, deep=deep)
         if problems:
-            more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
             raise UserError(
-                "\n  ".join([f"{build.folder}: damaged, so it is not put in use:", *problems[:SHOWN], *more])
+                listed(f"{build.folder}: damaged, so it is not put in use:", problems, SHOWN)
                 + f"\nThe stack in use is as it was. {_others(folder)}"
             )
         folder.switch(build)
@@ -162,13 +162,20 @@ def roll_back(folder: StackFolder, to: str | None, *, deep: bool = False) -> Bui
 
 def build_problems(build: Build, *, deep: bool = False) -> list[str]:
     """What is wrong with a complete build on this host: against its lock, its RECORD files, and the ABI check."""
-    overlaps = [(winner, over) for winner, over in read_manifest(build.manifest)["overlaps"]]
-    problems = list(compare(build.environment, read_lock(build.lock).versions, overlaps, deep=deep).problems)
-    return problems or [
+    return list(compare_build(build, deep=deep).problems) or [
         f"{finding.object or finding.distribution}: {finding.message}"
         for finding in judge(build).findings
         if finding.effective_severity is Severity.ERROR
     ]
+
+
+def compare_build(build: Build, *, deep: bool = False) -> Comparison:
+    """Compare a complete build with its own lock; see :func:`stack.installed.compare`.
+
+    :raises SourceError: its record cannot be read
+    """
+    overlaps = [(winner, over) for winner, over in read_manifest(build.manifest)["overlaps"]]
+    return compare(build.environment, read_lock(build.lock).versions, overlaps, deep=deep)
 
 
 def judge(build: Build) -> Report:

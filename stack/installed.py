@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from abi_checks.errors import SourceError
+from abi_checks.versions import same_version
 
 HASHING_THREADS = 2
 CHUNK = 1 << 20
@@ -187,18 +187,11 @@ def _version_problems(distributions: tuple[InstalledDistribution, ...], versions
             yield f"{item.name}: is installed twice"
         elif wanted is None:
             yield f"{item.name} {item.version}: is installed and not in the lock"
-        elif not _same_version(item.version, wanted):
+        elif not same_version(item.version, wanted):
             yield f"{item.name}: {item.version} is installed, and the lock has {wanted}"
         seen.add(item.name)
     for name in sorted(set(versions) - seen):
         yield f"{name} {versions[name]}: is in the lock and not installed"
-
-
-def _same_version(installed: str, locked: str) -> bool:
-    try:
-        return Version(installed) == Version(locked)
-    except InvalidVersion:
-        return installed == locked
 
 
 def _size_problem(path: str, size: str) -> str:

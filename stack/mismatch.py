@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -10,6 +9,7 @@ from urllib.request import url2pathname
 from abi_checks.errors import SourceError
 from stack.availability import Availability, Origin
 from stack.definition import StackDefinition, Upload
+from stack.files import sha256_of
 
 
 def describe_mismatch(definition: StackDefinition, requirement: str, expected: str, found: str) -> str:
@@ -44,8 +44,7 @@ def refuse_damaged_files(availability: Availability) -> None:
     """
     for source in availability.direct:
         if source.origin is Origin.WHEELHOUSE:
-            with Path(url2pathname(urlsplit(source.address).path)).open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            found = sha256_of(Path(url2pathname(urlsplit(source.address).path)))
             item = source.distribution
             if found not in item.hashes:
                 raise SourceError(

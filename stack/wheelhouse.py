@@ -14,8 +14,8 @@ from abi_checks.sources.lockfile import read_lock as read_any_lock
 from stack import transfer
 from stack.artifacts import Artifact, index_artifacts, lock_artifacts, resolve_pylock
 from stack.definition import LOCKFILES, StackDefinition
-from stack.download import Fetched, fetch_all, sha256_of
-from stack.files import write_text
+from stack.download import Fetched, fetch_all
+from stack.files import sha256_of, write_text
 from stack.lockfile import Lock
 from stack.parts import write_parts
 from stack.progress import Progress

@@ -19,8 +19,9 @@ from abi_checks.errors import SourceError, UsageError
 from abi_checks.sources.index import Link, resolve
 from abi_checks.sources.overlay import WheelsSource
 from abi_checks.sources.selection import PythonVersion, best, running_python
-from abi_checks.sources.wheel import read_wheel, same_version
+from abi_checks.sources.wheel import read_wheel
 from abi_checks.uv import uv_cache
+from abi_checks.versions import same_version
 
 _HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})")
 _OPTION = re.compile(r"\s--?[a-z].*$", re.DOTALL)

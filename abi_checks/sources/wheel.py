@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
 
 from abi_checks.bytesource import BufferSource, ByteSource, FileSource
 from abi_checks.elf_format import ELF_MAGIC
@@ -17,6 +16,7 @@ from abi_checks.errors import SourceError, UsageError
 from abi_checks.sources.archive import ArchiveBytes, LocalBytes, Member, Refusal, read_directory
 from abi_checks.sources.folder import metadata_fields
 from abi_checks.sources.members import MemberError, Store, member_head, open_member, read_member
+from abi_checks.versions import same_version
 
 MAX_METADATA_BYTES = 8 << 20
 _SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
@@ -107,14 +107,6 @@ def read_wheel(location: str, filename: str) -> Wheel:
         refused=tuple(refused),
         fetched=contents.fetched,
     )
-
-
-def same_version(one: str, other: str) -> bool:
-    """Whether two texts are the same version (PEP 440: ``1.0`` is ``1.0.0``)."""
-    try:
-        return Version(one) == Version(other)
-    except InvalidVersion:
-        return one == other
 
 
 @dataclass(frozen=True, slots=True)

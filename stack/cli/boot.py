@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from abi_checks.errors import SourceError, UsageError
+from stack.cli.options import add_prefix, chosen_prefix
 from stack.files import write_text
-from stack.prefix import default_prefix
 from stack.serve import plan
 from stack.serve.boot import Boot, boot, judge_url
 from stack.serve.client import Client
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say which server is to be started."""
     parser.add_argument("--stack", metavar="NAME", help="default: the first stack that is in use")
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
     parser.add_argument(
         "--env", type=Path, metavar="DIR", help="start from this environment instead of the stack's build"
     )
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _boot_all(options: argparse.Namespace) -> list[BootReport]:
     gpus = visible_gpus(options.tp)
-    stack, python = plan.stack_environment((options.prefix or default_prefix()).absolute(), options.stack, options.env)
+    stack, python = plan.stack_environment(chosen_prefix(options), options.stack, options.env)
     reports: list[BootReport] = []
     for profile in filter(None, (options.compare, options.profile)):
         if not options.share_gpu:

@@ -11,8 +11,9 @@ from rich.console import Console
 from stack.availability import parse_mirrors
 from stack.build import build_stack
 from stack.choose import choose
+from stack.cli.options import add_mirror, add_prefix, chosen_prefix
 from stack.definition import PREFERRED, stack_names
-from stack.prefix import StackFolder, default_prefix
+from stack.prefix import StackFolder
 from stack.preflight import check_disk
 from stack.progress import Progress
 from stack.uv import cache_folder
@@ -29,24 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", metavar="X.Y", help="default: 3.12 if it is found, else another that the stack has wheels for"
     )
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
     parser.add_argument(
         "--wheelhouse", type=Path, metavar="DIR", help="a folder of wheels to take from before anywhere else"
     )
-    parser.add_argument(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="https://HOST=URL",
-        help="take wheels that are on no index from URL instead of this host; may be given several times",
-    )
+    add_mirror(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Build, and say first and last which stack it is."""
     start = time.monotonic()
     progress = Progress(Console())
-    prefix = (options.prefix or default_prefix()).absolute()
+    prefix = chosen_prefix(options)
     choice = choose(options.stack, options.python, options.wheelhouse, parse_mirrors(options.mirror))
     progress.say(choice.headline)
     found = choice.availability

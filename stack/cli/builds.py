@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from abi_checks.errors import SourceError
+from stack.cli.options import add_prefix, chosen_prefix
 from stack.history import BuildRecord, records, stack_folders
-from stack.prefix import default_prefix
 
 WIDE = 240
 """Columns where there is no terminal."""
@@ -21,12 +20,12 @@ WIDE = 240
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--stack", metavar="NAME", help="one stack alone")
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print one row a build."""
-    prefix = (options.prefix or default_prefix()).absolute()
+    prefix = chosen_prefix(options)
     folders = [folder for folder in stack_folders(prefix) if options.stack in (None, folder.path.name)]
     if not folders:
         raise SourceError(

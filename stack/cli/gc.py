@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from stack.cli.options import add_prefix, chosen_prefix
 from stack.history import collect_garbage, only_stack, stack_folders
-from stack.prefix import default_prefix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--stack", metavar="NAME", help="one stack alone")
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Remove, and say what was removed and what was kept for a running process."""
-    prefix = (options.prefix or default_prefix()).absolute()
+    prefix = chosen_prefix(options)
     folders = [only_stack(prefix, options.stack)] if options.stack else stack_folders(prefix)
     count = 0
     for folder in folders:

@@ -26,7 +26,7 @@ from stack.bench.plan import sweep as sweep_plan
 from stack.bench.schema import BenchResult, load
 from stack.bench.server import ServerApi
 from stack.cli.boot import planned_boot
-from stack.prefix import default_prefix
+from stack.cli.options import chosen_prefix
 from stack.serve.boot import running
 from stack.serve.gpu import require_free, visible_gpus
 from stack.serve.plan import stack_environment
@@ -106,7 +106,7 @@ def _open_arm(options: argparse.Namespace, name: str, profile: str, concurrency:
     chosen.option = [f"max-running-requests={max(concurrency, SPECULATIVE_DEFAULT)}", "enable-metrics", *options.option]
     # The server inherits it and then tells how long its own steps take, which the prediction needs.
     os.environ.setdefault("SGLANG_RECORD_STEP_TIME", "1")
-    stack, python = stack_environment(_prefix(options), options.stack, options.env)
+    stack, python = stack_environment(chosen_prefix(options), options.stack, options.env)
     planned = planned_boot(chosen, profile, stack, python)
     _say(f"{name}: log {planned.log}")
     with running(planned, partial(_boot_says, name)) as report:
@@ -120,7 +120,7 @@ def _record(options: argparse.Namespace, plan: Plan, arms: Sequence[Arm], resume
     resumed = load(resume) if resume else None
     for arm in arms:
         arm.api.require()
-    python = stack_environment(_prefix(options), options.stack, options.env)[1]
+    python = stack_environment(chosen_prefix(options), options.stack, options.env)[1]
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     recorders = []
     with TemporaryDirectory() as scratch, _engine(options, python, Path(scratch)) as generator:
@@ -144,10 +144,6 @@ def _engine(options: argparse.Namespace, python: Path, scratch: Path) -> Iterato
 
 def _backend(options: argparse.Namespace) -> str:
     return "aiperf" if options.engine == "aiperf" else str(options.backend)
-
-
-def _prefix(options: argparse.Namespace) -> Path:
-    return Path(options.prefix or default_prefix()).absolute()
 
 
 def _sweep_plan(options: argparse.Namespace) -> Plan:

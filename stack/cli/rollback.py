@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
+from stack.cli.options import add_prefix, chosen_prefix
 from stack.history import only_stack, roll_back
-from stack.prefix import default_prefix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,14 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "to", nargs="?", metavar="TO", help="a build's name or the start of it; default: the previous one"
     )
     parser.add_argument("--stack", metavar="NAME", help="needed where the prefix holds several stacks")
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
     parser.add_argument("--deep", action="store_true", help="also compare the sha256 of every file")
 
 
 def run(options: argparse.Namespace) -> int:
     """Check the build, switch, and say what is in use now."""
     start = time.monotonic()
-    folder = only_stack((options.prefix or default_prefix()).absolute(), options.stack)
+    folder = only_stack(chosen_prefix(options), options.stack)
     left = folder.current
     build = roll_back(folder, options.to, deep=options.deep)
     if left == build:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from abi_checks.errors import SourceError, UserError
 from stack.artifacts import lock_artifacts
+from stack.cli.options import add_prefix, chosen_prefix
 from stack.definition import load_definition
 from stack.files import write_text
 from stack.history import only_stack
 from stack.lockfile import read_lock
-from stack.prefix import Build, default_prefix
+from stack.prefix import Build
 from stack.sbom import sbom_text
 
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "build", nargs="?", type=Path, metavar="BUILD", help="a build's folder; default: the one in use"
     )
     parser.add_argument("--stack", metavar="NAME", help="needed where the prefix holds several stacks")
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
 
 
@@ -41,7 +42,7 @@ def _build(options: argparse.Namespace) -> Build:
     if options.build:
         build = Build(options.build.resolve())
     else:
-        folder = only_stack((options.prefix or default_prefix()).absolute(), options.stack)
+        folder = only_stack(chosen_prefix(options), options.stack)
         current = folder.current
         if current is None:
             raise SourceError(f"{folder.path}: no build of it is in use; name a build's folder")

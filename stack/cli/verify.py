@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 from abi_checks.errors import SourceError
+from stack.cli.options import add_prefix, chosen_prefix
 from stack.definition import stack_names
-from stack.installed import compare
-from stack.lockfile import read_lock
-from stack.manifest import read_manifest
-from stack.prefix import StackFolder, default_prefix
+from stack.history import compare_build
+from stack.prefix import StackFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--stack", metavar="NAME", help="default: every stack that is in use")
-    parser.add_argument("--prefix", type=Path, metavar="DIR", help=f"where stacks live; default: {default_prefix()}")
+    add_prefix(parser)
     parser.add_argument("--deep", action="store_true", help="also compare the sha256 of every file")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print each problem, and exit 1 if there is one."""
-    prefix = (options.prefix or default_prefix()).absolute()
+    prefix = chosen_prefix(options)
     names = [options.stack] if options.stack else [name for name in stack_names() if StackFolder(prefix / name).current]
     if not names:
         raise SourceError(
@@ -37,8 +35,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{prefix / name}: this stack is not in use there. Build it with `cu130-stack build --stack {name}`"
             )
         start = time.monotonic()
-        overlaps = [(winner, over) for winner, over in read_manifest(build.manifest)["overlaps"]]
-        found = compare(build.environment, read_lock(build.lock).versions, overlaps, deep=options.deep)
+        found = compare_build(build, deep=options.deep)
         for problem in found.problems:
             print(f"{name}: {problem}")
         failed = failed or bool(found.problems)

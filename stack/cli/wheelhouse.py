@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stack.availability import parse_mirrors
+from stack.cli.options import add_mirror
 from stack.definition import load_definition, stack_names
 from stack.interpreters import DEFAULT_PYTHON
 from stack.lock import current_lock
@@ -30,13 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="leave out the wheels in this list: file names, or SHA256SUMS lines",
     )
-    parser.add_argument(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="https://HOST=URL",
-        help="take wheels that are on no index from URL instead of this host; may be given several times",
-    )
+    add_mirror(parser)
 
 
 def run(options: argparse.Namespace) -> int:

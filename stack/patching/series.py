@@ -8,7 +8,6 @@ before it. A file's SHA-256 therefore says by itself which patches of the chain 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import whatthepatch
 
 from abi_checks.errors import SourceError, UsageError
+from abi_checks.toml import read_toml
 
 PATCHES_FOLDER = Path(__file__).resolve().parent.parent / "patches"
 
@@ -90,12 +90,7 @@ def load_all(folder: Path = PATCHES_FOLDER) -> tuple[Series, ...]:
 def load_series(folder: Path) -> Series:
     """Read ``folder``/series.toml and its diffs."""
     source = folder / "series.toml"
-    try:
-        document = tomllib.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{source}: cannot read the patch series: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source}: not a valid TOML file: {error}") from error
+    document = read_toml(source, "patch series")
     if set(document) != {"distribution", "version", "patch"}:
         raise UsageError(f"{source}: must have exactly 'distribution', 'version' and [[patch]] tables")
     distribution, version = document["distribution"], document["version"]
