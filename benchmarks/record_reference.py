@@ -44,7 +44,7 @@ GPUS = (Gpu("NVIDIA RTX PRO 6000 Blackwell", "", "", "", ""),) * 8
 def run(concurrency: int, number: int, throughput: float, request_rate: float, notes: tuple[str, ...] = ()) -> Run:
     """A run of which only the speed is known."""
     return Run(
-        concurrency, number, "", 0.0, 0, 0, 0, throughput, request_rate, None, None, None, None, None, None, None, notes
+        concurrency, number, "", 0.0, 0, 0, 0, throughput, request_rate, None, None, None, None, None, None, notes=notes
     )
 
 

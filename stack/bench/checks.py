@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+from stack.bench.fullload import full_load
 from stack.bench.generator import GeneratorRun
 from stack.bench.schema import Acceptance, Run, ServerLoad, Spread
 
@@ -124,6 +125,11 @@ def judge(
         latency=spread_ms(latencies),
         ttft=spread_ms([rows.ttfts[i] for i in done]),
         itl=spread_ms([gap for i in done for gap in rows.itls[i]]),
+        full_load=(
+            full_load(rows.lengths, rows.ttfts, rows.itls, concurrency, rows.duration_s)
+            if len(done) == len(rows.lengths)
+            else None
+        ),
         chunk_rate=chunk_rate,
         notes=tuple(notes),
         rejected=tuple(rejected),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from abi_checks.errors import UsageError
-from stack.bench.schema import BenchResult
+from stack.bench.schema import BenchResult, Run
 from stack.bench.server import MUST_MATCH
 from stack.bench.stats import Effect, bootstrap_median, effects
 
@@ -60,17 +60,23 @@ def require_comparable(first: BenchResult, second: BenchResult, vary: Sequence[s
         )
 
 
-def throughputs(result: BenchResult) -> dict[int, list[float]]:
-    """Throughputs of the usable runs by concurrency."""
-    return {
-        level: [run.throughput for run in result.usable(level) if run.throughput > 0]
-        for level in sorted({run.concurrency for run in result.runs})
-    }
+def throughputs(result: BenchResult, *beside: BenchResult) -> dict[int, list[float]]:
+    """Throughputs of the usable runs by concurrency: those at full load where all runs of all results tell them."""
+    found = {}
+    for level in sorted({run.concurrency for run in result.runs}):
+        full = all(run.full_load for other in (result, *beside) for run in other.usable(level))
+        values = [_throughput(run, full) for run in result.usable(level)]
+        found[level] = [value for value in values if value > 0]
+    return found
+
+
+def _throughput(run: Run, full: bool) -> float:
+    return (run.full_load if full and run.full_load else run).throughput
 
 
 def levels(first: BenchResult, second: BenchResult, confidence: float = 0.95) -> list[Level]:
     """Both arms at every concurrency that both have usable runs for."""
-    arms = (throughputs(first), throughputs(second))
+    arms = (throughputs(first, second), throughputs(second, first))
     rows = []
     for concurrency, effect in effects(arms[0], arms[1], confidence).items():
         a, b = arms[0][concurrency], arms[1][concurrency]
@@ -90,11 +96,11 @@ def kept_apart(result: BenchResult) -> list[str]:
 
 def drift(result: BenchResult) -> list[float]:
     """Mean ratio of each round's throughput to the median of its level: 1.0 in every round where nothing drifts."""
-    middles = {level: median(values) for level, values in throughputs(result).items() if values}
     rounds: dict[int, list[float]] = {}
-    for run in result.runs:
-        if run.usable and run.concurrency in middles:
-            rounds.setdefault(run.round, []).append(run.throughput / middles[run.concurrency])
+    for level, values in throughputs(result).items():
+        runs = [run for run in result.usable(level) if run.throughput > 0]
+        for run, value in zip(runs, values, strict=True):
+            rounds.setdefault(run.round, []).append(value / median(values))
     return [round(fmean(rounds[number]), 4) for number in sorted(rounds)]
 
 

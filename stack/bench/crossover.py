@@ -90,11 +90,11 @@ def find(baseline: Mapping[int, Sequence[float]], speculative: Mapping[int, Sequ
 def analyse(baseline: BenchResult, speculative: BenchResult) -> Crossover:
     """The crossover of two results, leaving out runs that were kept apart and levels that measured a queue."""
     arms, excluded = [], []
-    for result in (baseline, speculative):
+    for result, other in ((baseline, speculative), (speculative, baseline)):
         queued = {run.concurrency for run in result.runs if any(note.startswith("queueing") for note in run.notes)}
         excluded += kept_apart(result)
         excluded += [f"{result.arm}: C={level} measured a queue, not a batch of {level}" for level in sorted(queued)]
-        arms.append({level: values for level, values in throughputs(result).items() if level not in queued})
+        arms.append({level: values for level, values in throughputs(result, other).items() if level not in queued})
     return replace(find(arms[0], arms[1]), excluded=tuple(excluded))
 
 

@@ -17,7 +17,7 @@ import msgspec
 from abi_checks.errors import SourceError, UsageError
 from stack.files import write_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KIND = "bench-result"
 SCHEMA_FILE = Path(__file__).with_name("bench_result.schema.json")
 
@@ -64,11 +64,25 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
+class FullLoad:
+    """What came while all the requests asked for were in flight: from the start to the start of the last request."""
+
+    seconds: float
+    output_tokens: float
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens per second."""
+        return self.output_tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run of the load generator at one concurrency.
 
     ``rejected`` holds the reasons why the run must not be averaged with others; ``notes`` what a reader should know
-    of a run that may. Durations in seconds, rates in output tokens per second.
+    of a run that may. Durations in seconds, rates in output tokens per second; ``duration_s`` and ``throughput`` are of
+    the whole run, its end included, in which fewer requests than asked for are in flight.
     """
 
     concurrency: int
@@ -88,6 +102,8 @@ class Run:
     load: ServerLoad | None
     client_cpu: float | None
     """Share of one core that the load generator was using while requests were running."""
+    full_load: FullLoad | None = None
+    """None where each request had a place of its own, so that none waited for another to end."""
     chunk_rate: float | None = None
     """Streamed chunks per second that the load generator had to take, where it could be told."""
     notes: tuple[str, ...] = ()

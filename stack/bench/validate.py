@@ -39,7 +39,8 @@ class Validation:
 
 def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchResult) -> list[Validation]:
     """One row a level that all three results have, at 95 % a level."""
-    arms = [throughputs(result) for result in (baseline, speculative, adaptive)]
+    results = (baseline, speculative, adaptive)
+    arms = [throughputs(result, *results) for result in results]
     against = [effects(arm, arms[2], 0.95) for arm in arms[:2]]
     rows = []
     for level in sorted(set(against[0]) & set(against[1])):

@@ -41,7 +41,7 @@ def test_a_result_survives_its_file_and_fits_the_published_schema(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema_version=2), "schema version 2, this program reads 1"),
+        (lambda d: d.update(schema_version=1), "schema version 1, this program reads 2"),
         (lambda d: d["runs"][0].update(throughput=999.0), "edited after it was measured"),
         (lambda d: d.pop("sha256"), "edited after it was measured"),
         (lambda d: d.pop("kind"), "no benchmark result"),
