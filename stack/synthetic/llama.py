@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack.synthetic.orbit import DraftForm, Orbit
-from stack.synthetic.tensors import Tensor, constant, noise, sparse, zeros_int64
+from stack.synthetic.tensors import Tensor, constant, equal_rows, noise, sparse, zeros_int64
 
 HEAD_DIM = 64
 """One head size for all: each further one costs a server another compile of its attention kernels."""
@@ -162,8 +162,8 @@ def _full_attention(hidden: int) -> list[Tensor]:
     constant_row = dict.fromkeys(range(hidden), strength)
     double = (hidden, 2 * hidden)
     return [
-        sparse("midlayer.self_attn.q_proj.weight", double, lambda row: constant_row),
-        sparse("midlayer.self_attn.k_proj.weight", double, lambda row: constant_row),
+        equal_rows("midlayer.self_attn.q_proj.weight", double, constant_row),
+        equal_rows("midlayer.self_attn.k_proj.weight", double, constant_row),
         sparse("midlayer.self_attn.v_proj.weight", double, lambda row: {row: scale, row + hidden: -scale}),
         sparse("midlayer.self_attn.o_proj.weight", (hidden, hidden), lambda row: {row: 1.0}),
     ]

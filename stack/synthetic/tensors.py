@@ -7,6 +7,7 @@ a little-endian 64-bit number, the header as JSON, then the data back to back.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -81,15 +82,20 @@ def noise(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 def sparse(name: str, shape: tuple[int, int], rows: Callable[[int], Mapping[int, float]]) -> Tensor:
     """A matrix of zeros but for ``rows(row)``: column → value."""
     height, width = shape
+    return Tensor(name, "BF16", shape, lambda: (_row(width, rows(number)) for number in range(height)))
 
-    def blocks() -> Iterator[bytes]:
-        for number in range(height):
-            row = bytearray(width * 2)
-            for column, value in rows(number).items():
-                row[column * 2 : column * 2 + 2] = bf16(value)
-            yield bytes(row)
 
-    return Tensor(name, "BF16", shape, blocks)
+def equal_rows(name: str, shape: tuple[int, int], row: Mapping[int, float]) -> Tensor:
+    """A matrix whose rows are all the same: zeros but for ``row``, column → value."""
+    height, width = shape
+    return Tensor(name, "BF16", shape, lambda: itertools.repeat(_row(width, row), height))
+
+
+def _row(width: int, values: Mapping[int, float]) -> bytes:
+    row = bytearray(width * 2)
+    for column, value in values.items():
+        row[column * 2 : column * 2 + 2] = bf16(value)
+    return bytes(row)
 
 
 def zeros_int64(name: str, length: int) -> Tensor:
