@@ -79,9 +79,13 @@ def _adaptive(first_off: int, steps: int) -> Advice:
         ("speculative-num-draft-tokens", str(steps + 1)),
     )
     if first_off <= 1:
-        text = "serve without speculation; the configuration below switches drafting off for every batch"
+        text = "serve without speculation; with the configuration below drafting is off for every batch, at a price"
     else:
-        text = f"draft {steps} steps while fewer than {first_off} requests (padded) run, none from there on"
+        text = (
+            f"draft {steps} steps while fewer than {first_off} requests (padded) run, none from there on; "
+            "without drafting such a server is slower than one started without speculation, so measure it where most "
+            "of the load lies beyond"
+        )
     return Advice(text, adaptive_config(first_off, steps), options, first_off)
 
 

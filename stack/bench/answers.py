@@ -20,7 +20,11 @@ SCHEMA_VERSION = 1
 
 
 def answer(
-    results: Sequence[BenchResult], validated: BenchResult | None, accept_length: float | None, folder: Path
+    results: Sequence[BenchResult],
+    validated: BenchResult | None,
+    accept_length: float | None,
+    folder: Path,
+    vary: Sequence[str] = (),
 ) -> int:
     """Print and write the crossover of the first result against each other one; 1 where it is not decided.
 
@@ -28,7 +32,7 @@ def answer(
     """
     baseline, arms = results[0], results[1:]
     for arm in (*arms, *([validated] if validated else ())):
-        comparison.require_comparable(baseline, arm)
+        comparison.require_comparable(baseline, arm, vary)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     document: dict[str, Any] = {
         "kind": "crossover",
@@ -60,12 +64,14 @@ def answer(
     return 0 if decided else 1
 
 
-def advice_for(baseline: BenchResult, arm: BenchResult, folder: Path) -> tuple[Path | None, list[str]]:
+def advice_for(
+    baseline: BenchResult, arm: BenchResult, folder: Path, vary: Sequence[str]
+) -> tuple[Path | None, list[str]]:
     """The adaptive configuration that follows from two arms, written below ``folder``, and the options that go with it.
 
     (None, []) where none follows.
     """
-    comparison.require_comparable(baseline, arm)
+    comparison.require_comparable(baseline, arm, vary)
     advice = adaptive.advise(crossover.analyse(baseline, arm), arm)
     return _written(advice, arm, folder) if advice.config else (None, [])
 

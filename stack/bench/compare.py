@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from abi_checks.errors import UsageError
-from stack.bench.schema import BenchResult, Run
+from stack.bench.schema import BenchResult, Run, Server
 from stack.bench.server import MUST_MATCH
 from stack.bench.stats import Effect, bootstrap_median, effects
 
@@ -31,19 +31,8 @@ class Level:
 
 
 def require_comparable(first: BenchResult, second: BenchResult, vary: Sequence[str] = ()) -> None:
-    """Raise :class:`UsageError` when settings outside ``vary`` differ that decide what a figure means.
-
-    A setting that only one of the two results tells counts as different: it was not shown to be equal.
-    """
-    unknown = [name for name in vary if name not in MUST_MATCH]
-    if unknown:
-        raise UsageError(f"--vary {unknown[0]}: no such setting; one of {', '.join(MUST_MATCH)}")
-    differing = [
-        f"  {name}: {mine.get(name, 'not told')} in '{first.arm}', {theirs.get(name, 'not told')} in '{second.arm}'"
-        for mine, theirs in [(first.server.settings, second.server.settings)]
-        for name in MUST_MATCH
-        if name not in vary and mine.get(name) != theirs.get(name)
-    ]
+    """Raise :class:`UsageError` when settings outside ``vary`` differ that decide what a figure means."""
+    differing = differing_settings((first.arm, first.server), (second.arm, second.server), vary)
     plans = (first.plan, second.plan)
     for name in ("output_tokens", "prompts", "backend"):
         values = [getattr(plan, name) for plan in plans]
@@ -58,6 +47,22 @@ def require_comparable(first: BenchResult, second: BenchResult, vary: Sequence[s
             + "\n".join(differing)
             + "\nmeasure again with equal settings, or name the setting under test with --vary NAME"
         )
+
+
+def differing_settings(first: tuple[str, Server], second: tuple[str, Server], vary: Sequence[str] = ()) -> list[str]:
+    """One line a setting outside ``vary`` in which two servers, each with the name of its arm, are not alike.
+
+    A setting that only one of the two tells counts as different: it was not shown to be equal.
+    """
+    unknown = [name for name in vary if name not in MUST_MATCH]
+    if unknown:
+        raise UsageError(f"--vary {unknown[0]}: no such setting; one of {', '.join(MUST_MATCH)}")
+    mine, theirs = first[1].settings, second[1].settings
+    return [
+        f"  {name}: {mine.get(name, 'not told')} in '{first[0]}', {theirs.get(name, 'not told')} in '{second[0]}'"
+        for name in MUST_MATCH
+        if name not in vary and mine.get(name) != theirs.get(name)
+    ]
 
 
 def throughputs(result: BenchResult, *beside: BenchResult) -> dict[int, list[float]]:

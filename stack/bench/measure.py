@@ -16,6 +16,8 @@ from stack.bench.schema import BenchResult, Environment, Run, Server, save
 from stack.bench.server import LoadSampler, ServerApi, acceptance
 
 IDLE_LIMIT_S = 60.0
+WARM_UP_TOKENS = 32
+"""Answers of a warm-up are this long at most: what a server does once for a batch size it does in the first steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class Recorder:
         )
 
     def warm_up(self) -> None:
-        """Runs that are not kept, at the plan's highest and lowest level: compilers and allocators settle."""
+        """Short runs that are not kept, one wave at every level: kernels are compiled or tuned for a batch size when it
+        is first met, also after the server has said that it is ready.
+        """
         for _ in range(self._plan.warmups):
-            for level in sorted({max(self._plan.levels), min(self._plan.levels)}, reverse=True):
-                run = self._one(-1, level)
+            for level in sorted(self._plan.levels, reverse=True):
+                run = self._one(None, level)
                 self._say(f"{self._arm.name}: warm-up at C={level}: {_brief(run)}")
                 self._stop_if_dead()
 
@@ -83,7 +87,8 @@ class Recorder:
         save(self.result, self._path)
         return self.result
 
-    def _one(self, number: int, level: int) -> Run:
+    def _one(self, number: int | None, level: int) -> Run:
+        """One run of a round, or of the warm-up (None)."""
         api, plan = self._arm.api, self._plan
         if not api.wait_idle(IDLE_LIMIT_S):
             raise SourceError(
@@ -92,10 +97,10 @@ class Recorder:
             )
         flushed = api.flush()
         before, started = api.counters(), _now()
-        requests = plan.requests_at(level)
-        seed = (
-            plan.seed + 1 + max(number, 0) * len(plan.levels) + plan.levels.index(level) + (10_000 if number < 0 else 0)
-        )
+        requests, tokens = plan.requests_at(level), plan.output_tokens
+        seed = plan.seed + 1 + (number or 0) * len(plan.levels) + plan.levels.index(level)
+        if number is None:
+            requests, tokens, seed = level, min(tokens, WARM_UP_TOKENS), seed + 10_000
         order = Order(
             url=api.url,
             backend=plan.backend,
@@ -104,7 +109,7 @@ class Recorder:
             prompts=plan.prompts,
             concurrency=level,
             requests=requests,
-            output_tokens=plan.output_tokens,
+            output_tokens=tokens,
             seed=seed,
             limit_s=plan.level_timeout_s,
         )
@@ -124,10 +129,10 @@ class Recorder:
             ran,
             seen,
             concurrency=level,
-            round_number=number,
+            round_number=-1 if number is None else number,
             started=started,
             requests=requests,
-            output_tokens=plan.output_tokens,
+            output_tokens=tokens,
             limit_s=plan.level_timeout_s,
             backend=plan.backend,
         )

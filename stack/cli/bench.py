@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     crossover.add_argument(
         "--validate", type=Path, metavar="RESULT", help="result of the adaptive server: does it hold?"
     )
+    _vary(crossover)
     crossover.add_argument(
         "--accept-length", type=float, help="known in advance; the prediction uses it instead of the measured one"
     )
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare = _action(actions, "compare", "is B better than A")
     compare.add_argument("first", type=Path, metavar="A")
     compare.add_argument("second", type=Path, metavar="B")
-    compare.add_argument("--vary", action="append", default=[], metavar="SETTING", help="a setting that may differ")
+    _vary(compare)
     compare.add_argument(
         "--fail-if-worse",
         type=_share,
@@ -111,6 +112,10 @@ def _target(parser: argparse.ArgumentParser, profile: str) -> None:
     parser.add_argument("--url", help="a server that is there already")
     parser.add_argument("--profile", default=profile, help=f"launch profile to boot without --url (default: {profile})")
     parser.add_argument("--resume", type=Path, metavar="RESULT", help="go on with an interrupted result")
+
+
+def _vary(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vary", action="append", default=[], metavar="SETTING", help="a setting that may differ")
 
 
 def _levels(parser: argparse.ArgumentParser) -> None:

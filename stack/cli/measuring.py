@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,22 +19,24 @@ from abi_checks.errors import SourceError, UsageError
 from stack.bench import prompts
 from stack.bench.aiperf import Aiperf, default_environment, require_environment
 from stack.bench.answers import advice_for, answer
+from stack.bench.compare import differing_settings
 from stack.bench.environment import fingerprint
 from stack.bench.generator import Engine, Generator
 from stack.bench.measure import Arm, Recorder, measure_arms
 from stack.bench.plan import Plan
 from stack.bench.plan import serial as serial_plan
 from stack.bench.plan import sweep as sweep_plan
-from stack.bench.schema import BenchResult, load
+from stack.bench.schema import BenchResult, Server, load
 from stack.bench.server import ServerApi
 from stack.cli.boot import planned_boot
 from stack.cli.options import chosen_prefix
 from stack.serve.boot import running
 from stack.serve.gpu import require_free, visible_gpus
-from stack.serve.plan import stack_environment
+from stack.serve.plan import profile_options, stack_environment
 from stack.serve.ports import HOST
 from stack.serve.report import report_text
 
+_GRAPH_SIZES = re.compile(r"(--)?cuda-graph-bs\b|(--)?cuda-graph-config\b|(--)?disable-cuda-graph\b")
 SPECULATIVE_DEFAULT = 48
 """Requests that SGLang runs at once with speculation unless told otherwise (0.5.9 and later)."""
 
@@ -69,28 +73,67 @@ def crossover(options: argparse.Namespace) -> int:
         arms = [
             Arm(name, ServerApi(url), options.tokenizer) for name, url in zip(("baseline", "eagle3"), urls, strict=True)
         ]
+        arms[0].api.require()
+        arms[1].api.require()
+        _require_same((arms[0].name, arms[0].api.describe()), arms[1], options.vary)
         results = _record(options, _sweep_plan(options), arms, None)
     else:
         plan = _sweep_plan(options)
-        results = [_measure_one(options, plan, name, name) for name in ("baseline", options.speculative_profile)]
+        results = [_measure_one(options, plan, "baseline", "baseline")]
+        options = _with_graphs_of(results[0], options)
+        name = options.speculative_profile
+        results.append(_measure_one(options, plan, name, name, results[0]))
         validated = validated or _third_run(options, plan, results)
-    return answer(results, validated, options.accept_length, options.results)
+    return answer(results, validated, options.accept_length, options.results, options.vary)
+
+
+def _with_graphs_of(result: BenchResult, options: argparse.Namespace) -> argparse.Namespace:
+    """The options with the captured graph sizes of a server that was measured, unless the user names sizes.
+
+    Left to itself SGLang captures more sizes with speculation than without, and a batch of 5 would be padded to 8 in
+    one arm alone.
+    """
+    sizes = json.loads(result.server.settings.get("cuda_graph_bs", "null"))
+    if not sizes or any(_GRAPH_SIZES.match(change) for change in options.option):
+        return options
+    stack = stack_environment(chosen_prefix(options), options.stack, options.env)[0]
+    names = dict(profile_options(stack, options.speculative_profile, ()))
+    # The profiles name the largest size in their release's words: --cuda-graph-max-bs, or --cuda-graph-max-bs-decode.
+    suffix = "-decode" if "cuda-graph-max-bs-decode" in names else ""
+    changed = argparse.Namespace(**vars(options))
+    changed.option = [*options.option, f"cuda-graph-bs{suffix}={' '.join(map(str, sizes))}"]
+    return changed
 
 
 def _third_run(options: argparse.Namespace, plan: Plan, results: Sequence[BenchResult]) -> BenchResult | None:
     """The adaptive server that follows from two arms, measured; None where no configuration follows."""
-    path, words = advice_for(results[0], results[1], options.results)
+    path, words = advice_for(results[0], results[1], options.results, options.vary)
     if path is None:
         return None
     _say(f"the setting that follows is in {path}; measuring it")
     changed = argparse.Namespace(**vars(options))
     changed.option = [*options.option, *words]
-    return _measure_one(changed, plan, "adaptive", options.speculative_profile)
+    return _measure_one(changed, plan, "adaptive", options.speculative_profile, results[0])
 
 
-def _measure_one(options: argparse.Namespace, plan: Plan, name: str, profile: str) -> BenchResult:
+def _measure_one(
+    options: argparse.Namespace, plan: Plan, name: str, profile: str, beside: BenchResult | None = None
+) -> BenchResult:
+    """One arm; it is not measured at all where it could not be compared with the result ``beside``."""
     with _open_arm(options, name, profile, max(plan.levels)) as arm:
+        if beside:
+            _require_same((beside.arm, beside.server), arm, options.vary)
         return _record(options, plan, [arm], getattr(options, "resume", None))[0]
+
+
+def _require_same(first: tuple[str, Server], arm: Arm, vary: Sequence[str]) -> None:
+    differing = differing_settings(first, (arm.name, arm.api.describe()), vary)
+    if differing:
+        raise UsageError(
+            f"'{first[0]}' and '{arm.name}' do not run with the same settings, so nothing is measured:\n"
+            + "\n".join(differing)
+            + "\nstart both with equal settings (--option for servers booted here), or name one with --vary NAME"
+        )
 
 
 @contextmanager

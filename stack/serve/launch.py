@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from abi_checks.errors import UsageError
 from stack.serve.ports import HOST
 
+_NUMBERS = re.compile(r"\d+( \d+)+")
+"""A list of numbers is one word each, as SGLang's options for lists take them."""
 ALGORITHM = "speculative-algorithm"
 STEPS = "speculative-num-steps"
 ADAPTIVE = "speculative-adaptive"
@@ -49,7 +52,9 @@ class Launch:
         if self.draft:
             words += ["--speculative-draft-model-path", str(self.draft)]
         for name, value in self.options:
-            words += [f"--{name}", value] if value else [f"--{name}"]
+            words.append(f"--{name}")
+            if value:
+                words += value.split() if _NUMBERS.fullmatch(value) else [value]
         return words
 
     def environment(self) -> dict[str, str]:

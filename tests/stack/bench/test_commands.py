@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,31 +108,69 @@ def test_a_level_without_a_usable_run_is_an_error(fake_environment: Path, tmp_pa
         assert main([*words, *SHORT]) == 1
 
 
-def test_a_profile_is_booted_with_room_for_the_highest_level(
-    fake_environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[argparse.Namespace] = []
+@pytest.fixture
+def booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Boots answered by servers that are up: ``urls`` by profile; ``asked`` collects profile and options of each."""
+    seen: dict[str, Any] = {"urls": {}, "asked": []}
 
     def planned(options: argparse.Namespace, profile: str, stack: str, python: Path) -> argparse.Namespace:
-        asked.append(options)
-        launch = argparse.Namespace(port=0, model=tmp_path / "model")
+        seen["asked"].append((profile, options.option))
+        port = int(seen["urls"][profile].rpartition(":")[2])
+        launch = argparse.Namespace(port=port, model=tmp_path / "model")
         return argparse.Namespace(log=tmp_path / "log", launch=launch)
 
+    @contextmanager
+    def up(plan: Boot, say: Say) -> Iterator[BootReport]:
+        yield BootReport("baseline", "passed", "", 1.0, (), (), (), (), (), (), (), (), (), None)
+
+    monkeypatch.setattr(measuring, "planned_boot", planned)
+    monkeypatch.setattr(measuring, "running", up)
+    monkeypatch.setattr(measuring, "visible_gpus", lambda count: ())
+    return seen
+
+
+def test_a_profile_is_booted_with_room_for_the_highest_level(
+    fake_environment: Path, tmp_path: Path, booted: dict[str, Any]
+) -> None:
     with start(tmp_path / "mock", *FAST) as url:
-
-        @contextmanager
-        def up(plan: Boot, say: Say) -> Iterator[BootReport]:
-            plan.launch.port = int(url.rpartition(":")[2])  # type: ignore[misc]
-            yield BootReport("baseline", "passed", "", 1.0, (), (), (), (), (), (), (), (), (), None)
-
-        monkeypatch.setattr(measuring, "planned_boot", planned)
-        monkeypatch.setattr(measuring, "running", up)
-        monkeypatch.setattr(measuring, "visible_gpus", lambda count: ())
+        booted["urls"]["baseline"] = url
         words = ["bench", "sweep", "--env", str(fake_environment), "--results", str(tmp_path / "r"), "--option", "x=1"]
         assert main([*words, "--levels", "1,100", "--rounds", "1", "--output-tokens", "8"]) == 0
-    assert asked[0].option == ["max-running-requests=100", "enable-metrics", "x=1"]
+    assert booted["asked"] == [("baseline", ["max-running-requests=100", "enable-metrics", "x=1"])]
     result = load(measured(tmp_path / "r", "baseline"))
     assert result.server.boot_report is not None and result.server.boot_report["outcome"] == "passed"
+
+
+@pytest.mark.parametrize(("stack", "option"), [("cu130-pypi", "cuda-graph-bs-decode"), ("cu130", "cuda-graph-bs")])
+def test_the_second_arm_captures_the_graphs_of_the_first(
+    fake_environment: Path, tmp_path: Path, booted: dict[str, Any], stack: str, option: str
+) -> None:
+    cheap, costly = ("--fixed", "0.02"), ("--fixed", "0.012", "--accept-length", "4")
+    words = ["bench", "crossover", "--stack", stack, "--env", str(fake_environment), "--results", str(tmp_path / "r")]
+    with start(tmp_path / "mock", *cheap) as one, start(tmp_path / "mock", *costly) as two:
+        booted["urls"] |= {"baseline": one, "eagle3-chain": two}
+        assert main([*words, *SHORT]) == 0
+        assert main([*words, *SHORT, "--option", f"{option}=1 3"]) == 0
+    added = [changes[2:] for _, changes in booted["asked"]]
+    assert added == [[], [f"{option}=1 2 4 8 12 16 24 32 64 128 256"], [f"{option}=1 3"], [f"{option}=1 3"]]
+
+
+def test_an_arm_that_could_not_be_compared_is_not_measured(
+    fake_environment: Path, tmp_path: Path, booted: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = (*FAST, "--attention-backend", "triton", "--accept-length", "2")
+    words = ["bench", "crossover", "--env", str(fake_environment), "--results", str(tmp_path / "r"), *SHORT]
+    with start(tmp_path / "mock", *FAST) as one, start(tmp_path / "mock", *other) as two:
+        booted["urls"] |= {"baseline": one, "eagle3-chain": two}
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "attention_backend: \"flashinfer\" in 'baseline', \"triton\" in 'eagle3-chain'" in said
+        assert not list((tmp_path / "r").glob("*-eagle3-chain.json"))
+        assert main([*words, "--baseline-url", one, "--speculative-url", two]) == 2
+        assert "so nothing is measured" in capsys.readouterr().err
+        assert len(list((tmp_path / "r").glob("*.json"))) == 1
+        assert main([*words, "--vary", "attention_backend"]) in (0, 1)
+        assert list((tmp_path / "r").glob("*-eagle3-chain.json"))
 
 
 @pytest.mark.parametrize(

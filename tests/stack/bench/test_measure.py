@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abi_checks.errors import SourceError, UsageError
-from stack.bench.generator import Generator
+from stack.bench.generator import Generator, GeneratorRun, Order
 from stack.bench.measure import Arm, Recorder, measure_arms
 from stack.bench.plan import Plan
 from stack.bench.schema import BenchResult, Environment, load
@@ -41,6 +41,28 @@ def test_every_level_every_round_with_its_own_accept_length(generator: Generator
     assert result.complete and load(path) == result
     assert result.server.settings["speculative_algorithm"] == '"EAGLE3"'
     assert result.server.step_times[0].batch == 1
+
+
+def test_a_warm_up_meets_every_level_once_with_short_answers_and_is_not_kept(
+    generator: Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[tuple[int, int, int]] = []
+    run = generator.run
+
+    def seen(order: Order) -> GeneratorRun:
+        orders.append((order.concurrency, order.requests, order.output_tokens))
+        return run(order)
+
+    monkeypatch.setattr(generator, "run", seen)
+    plan = Plan((1, 4), (4, 8), 1, 1, 40, small_plan().prompts, 1, 30.0)
+    with start(tmp_path, "--fixed", "0.001") as url:
+        recorder, _ = record(url, generator, tmp_path / "r.json", plan)
+        recorder.warm_up()
+        assert orders == [(4, 4, 32), (1, 1, 32)]
+        assert recorder.result.runs == () and not (tmp_path / "r.json").exists()
+        recorder.measure(0, 4)
+    assert orders[2] == (4, 8, 40)
+    assert [run.full_load is not None for run in recorder.result.runs] == [True]
 
 
 def test_without_metrics_the_average_since_the_flush_serves(generator: Generator, tmp_path: Path) -> None:

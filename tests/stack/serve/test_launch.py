@@ -33,6 +33,14 @@ def test_the_proven_launch_line():
     assert (launch.speculative, launch.steps) == (True, 2)
 
 
+def test_a_list_of_numbers_is_a_word_each_and_other_text_is_one():
+    options = (("cuda-graph-bs", "1 2 16"), ("json-model-override-args", '{"a": 1}'), ("flag", ""), ("n", "3"))
+    words = Launch(Path("/env/bin/python"), Path("/t"), None, options, 1, 1).command()
+    assert words[words.index("--cuda-graph-bs") :] == [
+        *("--cuda-graph-bs", "1", "2", "16", "--json-model-override-args", '{"a": 1}', "--flag", "--n", "3")
+    ]
+
+
 def test_changes_of_a_profile():
     profile = (("--a", "1"), ("--flag", ""))
     assert merge_options(profile, ["a=2", "no:flag", "b", "--c=x=y"]) == (("a", "2"), ("b", ""), ("c", "x=y"))
