@@ -4,7 +4,8 @@ The last line of such a log is rarely the cause: a rank fails, its parent is tol
 peer, and a handler advises to lower memory settings. Every line is therefore matched with the catalogue of signatures,
 and the matches are weighed: a cause before a symptom, a symptom before a consequence; said in an exception
 before said in passing, passing before a warning; what the server survived (it became ready afterwards) last; and among
-equals the earliest. Where no cause is known, the first traceback is shown and the verdict is ``unknown``.
+equals the earliest. An import that the server failed at and ignored counts where the failure misses what it would have
+registered, and nowhere else. Where no cause is known, the first traceback is shown and the verdict is ``unknown``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 from abi_checks.demangle import demangle
 from abi_checks.errors import SourceError
 from stack.serve.catalogue import Kind, Match, Signature, load_catalogue
+from stack.serve.ignored import NEEDLES, Ignored, IgnoredImports
 from stack.serve.loglines import blocks, readable_line
 from stack.serve.tracebacks import HEADER, Chain, Context, TracebackReader
 
@@ -117,7 +119,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self._matches = [(match, signature) for signature in load_catalogue() for match in signature.matches]
-        needles: dict[bytes, list[int]] = {mark: [] for mark in (HEADER.encode(), *_READY, _STOPPING)}
+        needles: dict[bytes, list[int]] = {mark: [] for mark in (HEADER.encode(), *_READY, _STOPPING, *NEEDLES)}
         for index, (match, _) in enumerate(self._matches):
             for literal in match.literals:
                 needles.setdefault(literal, []).append(index)
@@ -128,6 +130,7 @@ class _Reading:
         self._events: dict[tuple[bool, str, _Weight], _Event] = {}
         self._unexplained: dict[int, Chain] = {}
         self._explained: set[int] = set()
+        self._ignored = IgnoredImports()
         self._ready = False
         self._stopping = False
         self._bytes = 0
@@ -161,6 +164,10 @@ class _Reading:
             self._stopping = True
         context = self._reader.feed(number, readable_line(raw[:_LONGEST_TEXT]))
         self._watch(context)
+        if self._ignored.remember(number, context.text):
+            return
+        if not context.mild and not context.in_frames and (missed := self._ignored.missed_by(context.text)):
+            self._blame(missed, LogLine(number, context.text.strip()[:_LONGEST_EXCERPT_LINE]), context.chain)
         candidates = sorted({index for needle, _ in found for index in self._needles[needle][1]})
         if not candidates:
             return
@@ -179,7 +186,19 @@ class _Reading:
             if not known and len(self._unexplained) < 2:
                 self._unexplained[chain.first_line] = chain
 
-    def _judge(self, number: int, context: Context, found: list[tuple[Match, Signature]]) -> None:
+    def _blame(self, missed: Ignored, failure: LogLine, chain: Chain | None) -> None:
+        """Take an ignored import for the cause of the failure that misses it."""
+        raw = missed.text.encode()
+        found = [pair for pair in self._matches if any(literal in raw for literal in pair[0].literals)]
+        context = Context(missed.text, None, in_frames=False, mild=False, severe=True)
+        self._judge(missed.number, context, found, (failure,))
+        if chain:
+            self._explained.add(chain.first_line)
+            self._unexplained.pop(chain.first_line, None)
+
+    def _judge(
+        self, number: int, context: Context, found: list[tuple[Match, Signature]], also: tuple[LogLine, ...] = ()
+    ) -> None:
         fitting: list[tuple[Kind, bool, int, Match, Signature, re.Match[str]]] = []
         for match, signature in found:
             if match.source_line != context.in_frames or not (hit := match.pattern.search(context.text)):
@@ -191,7 +210,7 @@ class _Reading:
         if not fitting:
             return
         kind, _, _, match, signature, hit = min(fitting, key=lambda one: one[:3])
-        weight = _weigh(kind, match, context)
+        weight = _Weight.CAUSE_IN_ERROR if also else _weigh(kind, match, context)
         if context.chain and (kind is not Kind.CONSEQUENCE or context.chain.exceptions == 1):
             self._explained.add(context.chain.first_line)
             self._unexplained.pop(context.chain.first_line, None)
@@ -202,7 +221,7 @@ class _Reading:
             facts = {name: value for name, value in hit.groupdict().items() if value}
             if "symbol" in facts:
                 facts["readable"] = demangle(facts["symbol"])
-            excerpt = (LogLine(number, context.text.strip()[:_LONGEST_EXCERPT_LINE]),)
+            excerpt = (LogLine(number, context.text.strip()[:_LONGEST_EXCERPT_LINE]), *also)
             self._events[key] = _Event(False, weight, number, signature, facts, excerpt)
 
     def _survive(self) -> None:

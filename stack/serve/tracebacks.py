@@ -24,6 +24,11 @@ _MILD = re.compile(
     r"\b(?:WARNING|WARN|INFO|DEBUG|TRACE)\b|\b[A-Za-z]*Warning: |^W\d{4} |\b[Ss]kipping import|\b[Ii]gnored?\b"
 )
 _CAUGHT = re.compile(r"(?i)fail|error|exception|unable|cannot|could not|skip|ignor|fall(?:ing)? ?back")
+_PROGRAM_START = re.compile(
+    r'^\s*File "(?:[^"]*\brunpy\b[^"]*", line \d+, in _run_module_as_main|[^"]*/bin/[^/"]+", line \d+, in <module>)'
+)
+"""The frame of the interpreter that runs a module or a script. A traceback starts at the frame that caught the
+exception, so with this one in it nobody did, whatever the line before it says."""
 _SEVERE = re.compile(
     r"(?:Error|Exception|Exit)\b\s*[:(]|\b(?:ERROR|CRITICAL|FATAL)\b|\b[Ff]atal\b|\berror\s*:|^[\w.]*(?:Error|Exception)$"
 )
@@ -100,6 +105,8 @@ class TracebackReader:
             if not frame:
                 chain.in_frames = False
                 chain.exceptions += 1
+            elif _PROGRAM_START.match(text):
+                chain.caught = False
             chain.keep(number, text)
             return Context(text, chain, in_frames=frame, mild=chain.caught, severe=not frame and not chain.caught)
         if (

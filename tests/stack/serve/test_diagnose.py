@@ -147,7 +147,77 @@ def test_what_was_caught_does_not_explain_a_later_failure() -> None:
         + "[2026-11-29 16:38:50] next record\n" + traceback("RuntimeError: nobody knows this")
     )  # fmt: skip
     assert (diagnosis.cause, diagnosis.excerpt[0].number) == (UNKNOWN, 7)
-    assert diagnosis.notes == ("also seen, line 1: distribution-missing", "also seen, line 5: cuda-driver-symbol")
+    assert diagnosis.notes == ("also seen, line 5: cuda-driver-symbol",)
+
+
+IGNORED = """\
+[2026-11-29 20:47:54] Ignore import error when loading sglang.srt.multimodal.processors.clip: Can not import FA3 in sgl_kernel. Please check your installation.
+[2026-11-29 20:47:55] Ignore import error when loading sglang.srt.multimodal.processors.glmasr: cannot import name 'GlmAsrConfig' from 'transformers' (ENV/transformers/__init__.py)
+[2026-11-29 20:47:55] Ignore import error when loading sglang.srt.multimodal.processors.internvl: libavformat.so.62: cannot open shared object file: No such file or directory
+[2026-11-29 20:47:55] Ignore import error when loading sglang.srt.multimodal.processors.kimi_k25: Can not import FA3 in sgl_kernel. Please check your installation.
+[2026-11-29 20:47:55] Ignore import error when loading sglang.srt.multimodal.processors.new_vl: nobody knows this
+"""  # noqa: E501
+NO_PROCESSOR = """\
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "<frozen runpy>", line 88, in _run_code
+  File "ENV/lib/python3.12/site-packages/sglang/launch_server.py", line 35, in <module>
+    run_server(server_args)
+  File "ENV/lib/python3.12/site-packages/sglang/srt/managers/multimodal_processor.py", line 52, in get_mm_processor
+    raise ValueError(
+ValueError: No processor registered for architecture: ['KimiK25ForConditionalGeneration'].
+Registered architectures: ['DeepseekOCRForCausalLM', 'KimiVLForConditionalGeneration']
+"""
+
+
+def test_an_ignored_import_is_the_cause_of_the_failure_that_misses_it() -> None:
+    diagnosis = of(IGNORED + NO_PROCESSOR)
+    assert (diagnosis.cause, diagnosis.failed, diagnosis.notes) == ("fa3-not-loaded", True, ())
+    assert [line.number for line in diagnosis.excerpt] == [4, 13]
+    assert "processors.kimi_k25" in diagnosis.excerpt[0].text and "No processor registered" in diagnosis.excerpt[1].text
+
+
+@pytest.mark.parametrize(
+    ("architecture", "cause", "line"),
+    [
+        ("GlmASRForConditionalGeneration", "python-api-drift", 2),
+        ("InternVLChatModel", "library-missing", 3),
+        ("New_VLModel", "import-ignored", 5),
+        ("NewVLxForCausalLM", "model-unknown", 6),  # not of new_vl
+        ("OtherForCausalLM", "model-unknown", 6),
+    ],
+)
+def test_an_ignored_import_is_found_by_the_architecture_it_would_have_registered(
+    architecture: str, cause: str, line: int
+) -> None:
+    diagnosis = of(
+        IGNORED + f"ValueError: Model architectures ['{architecture}'] are not supported for now. Supported…\n"
+    )
+    assert (diagnosis.cause, diagnosis.excerpt[0].number) == (cause, line)
+
+
+def test_an_ignored_import_that_nothing_misses_is_not_named() -> None:
+    """The line before a traceback of the whole program does not make it one that somebody caught."""
+    diagnosis = of(IGNORED + NO_PROCESSOR.replace("KimiK25", "Llava"))
+    assert (diagnosis.cause, diagnosis.failed, diagnosis.notes) == (UNKNOWN, True, ())
+    assert diagnosis.excerpt[0].number == 6
+    alone = of(IGNORED)
+    assert (alone.title, alone.failed) == ("the log shows no failure", False)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    ['"<frozen runpy>", line 198, in _run_module_as_main', '"/s/runpy.py", line 1, in _run_module_as_main',
+     '"ENV/bin/sglang", line 8, in <module>'],
+)  # fmt: skip
+def test_a_traceback_from_the_start_of_the_program_was_caught_by_nobody(frame: str) -> None:
+    warning = "WARNING: Failed to load the optional part: boom\n"
+    raised = f"Traceback (most recent call last):\n  File {frame}\nOSError: x.so: undefined symbol: cuFoo\n"
+    assert of(warning + raised).failed
+    diagnosis = of(warning + raised + "torch.OutOfMemoryError: CUDA out of memory.\n")
+    assert diagnosis.cause == "cuda-driver-symbol"
+    caught = raised.replace(frame, '"/s/part.py", line 1, in <module>')
+    assert of(warning + caught + "torch.OutOfMemoryError: CUDA out of memory.\n").cause == "gpu-memory"
 
 
 def test_what_the_server_survived_is_not_its_failure() -> None:
