@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from abi_checks.errors import UserError  # noqa: E402
 from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
 
 OPTIONS = ("mem-fraction-static=0.5", "max-total-tokens=16384", "cuda-graph-max-bs-decode=8")
@@ -145,7 +146,11 @@ def main() -> int:
     stretch = options.latest / options.boots
     moments = [stretch * (number + chooser.random()) for number in range(options.boots)]
     chooser.shuffle(moments)
-    held_before = visible_gpus(1)[0].memory_used
+    try:
+        held_before = visible_gpus(1)[0].memory_used
+    except UserError as error:
+        print(f"boot_interrupts: {error}", file=sys.stderr)
+        return error.exit_code
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.parallel) as pool:
         outcomes = list(
             pool.map(lambda row: interrupt(options, row[0], row[1], Path(folder)), list(enumerate(moments)))

@@ -1,6 +1,7 @@
 """The recorded GPU runs fit the schema, hold what is claimed of them, and are diagnosed as claimed."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -35,7 +36,21 @@ def row(name, boot):
     return f"| {name} | {lengths[0]} | {lengths[1]} | {boot['seconds_to_ready']:.0f} |"
 
 
-@pytest.mark.parametrize(("name", "count"), [("one_gpu.json", 21), ("two_gpus.json", 2), ("kimi_k25.json", 3)])
+def assert_as_predicted(title, boot, baseline):
+    assert boot["outcome"] == "passed" and len(boot["answers"]) == 16, title
+    for answer, plain in zip(boot["answers"], baseline["answers"], strict=True):
+        assert answer["tokens"] == answer["predicted_tokens"] == plain["tokens"]
+        assert answer["verifications"] == answer["predicted_verifications"]
+        assert answer["accept_length"] == answer["predicted_accept_length"]
+    assert row(title, boot) in README
+    assert {gpu["name"] for gpu in boot["gpus"]} == {"NVIDIA H200"}
+    assert not [setting for setting in boot["settings"] if setting["verdict"] not in ("same", "chosen")]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("one_gpu.json", 21), ("two_gpus.json", 21), ("kimi_k25.json", 3), ("nox_sessions.json", 3)],
+)
 def test_every_boot_is_lossless_and_as_predicted(name, count):
     held = boots(name)
     assert len(held) == count
@@ -46,15 +61,66 @@ def test_every_boot_is_lossless_and_as_predicted(name, count):
         if title == "flashinfer-baseline":
             assert boot["outcome"] == "failed"
             continue
-        assert boot["outcome"] == "passed" and len(boot["answers"]) == 16, title
-        for answer, plain in zip(boot["answers"], baseline["answers"], strict=True):
-            assert answer["tokens"] == answer["predicted_tokens"] == plain["tokens"]
-            assert answer["verifications"] == answer["predicted_verifications"]
-            assert answer["accept_length"] == answer["predicted_accept_length"]
-        assert row(title, boot) in README
-        assert {gpu["name"] for gpu in boot["gpus"]} == {"NVIDIA H200"}
+        assert_as_predicted(title, boot, baseline)
         assert boot["versions"]["sglang"] == "0.5.14" and boot["versions"]["torch"] == "2.11.0"
-    assert len(next(iter(boots("two_gpus.json").values()))["gpus"]) == 2
+        assert len(boot["gpus"]) == (2 if name == "two_gpus.json" else 1)
+
+
+def asked(boot, option):
+    return boot["command"][boot["command"].index(f"--{option}") + 1]
+
+
+def test_two_gpus_ran_what_one_gpu_ran():
+    """The same drafts and steps, and the same tokens and verifications, tensor parallel."""
+    one, two = boots("one_gpu.json"), boots("two_gpus.json")
+    assert list(one) == list(two)
+    for title, boot in two.items():
+        assert asked(boot, "tp") == "2" and "--disable-custom-all-reduce" in boot["command"]
+        for split, whole in zip(boot["answers"], one[title]["answers"], strict=True):
+            assert split["tokens"] == whole["tokens"] and split["verifications"] == whole["verifications"]
+
+
+def test_the_nox_sessions_ran_their_default_profiles():
+    held = boots("nox_sessions.json")
+    assert list(held) == ["boot_baseline-baseline", "boot_eagle3-baseline", "boot_eagle3-eagle3"]
+    assert {asked(boot, "cuda-graph-max-bs-decode") for boot in held.values()} == {"128"}
+    tree = held["boot_eagle3-eagle3"]
+    numbers = [asked(tree, f"speculative-{what}") for what in ("num-steps", "eagle-topk", "num-draft-tokens")]
+    assert numbers == ["2", "4", "16"]
+    log = (FOLDER / "logs" / "nox-boot-eagle3-tree.log").read_text()
+    assert (
+        "num_tokens_per_bs=16, bs=[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 40, 44, 48]"
+        in log
+    )
+
+
+def test_sglang_0_5_9_fails_as_released_and_serves_with_the_methods():
+    held = boots("sglang_0_5_9.json")
+    environments, profiles = ("released", "patched", "methods-only"), ("baseline", "eagle3-chain")
+    assert list(held) == [f"{name}-{profile}" for name in environments for profile in profiles]
+    for title, boot in held.items():
+        assert boot["versions"]["sglang"] == "0.5.9" and boot["versions"]["torch"] == "2.9.1"
+        assert boot["command"][0] == f"ENV/{title.removesuffix('-baseline').removesuffix('-eagle3-chain')}/bin/python"
+        contract = [finding for finding in boot["findings"] if finding["check"] == "eagle3-contract"]
+        if title != "released-eagle3-chain":
+            assert not contract
+            assert_as_predicted(title, boot, held["released-baseline"])
+            if title.endswith("eagle3-chain"):
+                assert mean(boot, "accept_length") == 4
+            continue
+        assert (boot["outcome"], boot["seconds_to_ready"], boot["answers"]) == ("failed", None, [])
+        (said,) = contract
+        lacking = "lacks get_embed_and_head, set_eagle3_layers_to_capture, set_embed_and_head"
+        assert said["message"] == f"KimiK25ForConditionalGeneration {lacking}" and said["severity"] == "error"
+        assert boot["diagnosis"]["cause"] == "eagle-contract"
+        assert boot["diagnosis"]["facts"]["attribute"] == "set_eagle3_layers_to_capture"
+        assert f"| {title} | – | failed: `eagle-contract` | – |" in README
+
+
+def test_the_failure_on_0_5_9_is_said_by_the_check_that_foretold_it():
+    found = diagnose(FOLDER / "logs" / "sglang-0-5-9-released-eagle3.log")
+    assert (found.failed, found.cause, found.check_id, found.notes) == (True, "eagle-contract", "eagle3-contract", ())
+    assert found.excerpt[0].text.endswith("object has no attribute 'set_eagle3_layers_to_capture'")
 
 
 def test_the_predictions_are_those_of_today():
@@ -74,11 +140,12 @@ def test_the_predictions_are_those_of_today():
     assert seen == {("baseline", "")} | {(draft, steps) for draft in drafts for steps in "1237"}
 
 
-def test_a_warm_cache_starts_in_time():
-    """After the first wave of eight boots had compiled the kernels, every boot was ready within 100 s."""
-    seconds = sorted(boot["seconds_to_ready"] for boot in boots("one_gpu.json").values())
+@pytest.mark.parametrize(("name", "counts"), [("one_gpu.json", (13, 8)), ("two_gpus.json", (10, 11))])
+def test_a_warm_cache_starts_in_time(name, counts):
+    """After the first wave of boots had compiled the kernels, every boot was ready within 100 s."""
+    seconds = sorted(boot["seconds_to_ready"] for boot in boots(name).values())
     warm, cold = [s for s in seconds if s < 100], [s for s in seconds if s >= 100]
-    assert (len(warm), len(cold)) == (13, 8)
+    assert (len(warm), len(cold)) == counts
     assert f"{min(warm):.0f} to {max(warm):.0f} s" in README
     assert f"{min(cold):.0f} to {max(cold):.0f} s" in README
     assert f"{min(warm):.0f} to {max(warm):.0f} s" in BOOT_GUIDE.read_text()
@@ -117,7 +184,14 @@ def test_refusals_name_who_is_in_the_way():
 
 
 def test_logs_show_the_servers_ready():
-    for name in ("baseline", "full-0.8-steps-3", "two-gpus-full-1-steps-3", "wide-head-workspace-remedied"):
+    for name in (
+        "baseline",
+        "full-0.8-steps-3",
+        "two-gpus-full-1-steps-3",
+        "nox-boot-eagle3-tree",
+        "sglang-0-5-9-patched-eagle3",
+        "wide-head-workspace-remedied",
+    ):
         assert "The server is fired up and ready to roll!" in (FOLDER / "logs" / f"{name}.log").read_text()
         found = diagnose(FOLDER / "logs" / f"{name}.log")
         assert (found.failed, found.cause, found.notes) == (False, "unknown", ())
@@ -127,3 +201,10 @@ def test_what_a_server_survived_is_told_and_is_no_failure():
     found = diagnose(FOLDER / "logs" / "kimi-k25-triton-eagle3-chain.log")
     assert (found.failed, found.cause) == (False, "library-missing")
     assert found.notes == ("the server became ready afterwards, so this did not stop it",)
+
+
+def test_nothing_of_the_machine_is_left_in_the_files():
+    for path in FOLDER.rglob("*"):
+        if path.is_file():
+            assert not re.search(r"/(?:root|tmp|work|home)/|\bpid=\d|server process \[\d", path.read_text()), path
+            assert path.stat().st_size < 600_000
