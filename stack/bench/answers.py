@@ -108,11 +108,11 @@ def table(folder: Path, output: Path) -> int:
     return 0
 
 
-def pictures(paths: Sequence[Path], output: Path, title: str) -> int:
+def pictures(paths: Sequence[Path], output: Path, title: str, vary: Sequence[str] = ()) -> int:
     """Write PNG and HTML of the results; with two comparable ones the crossover is marked."""
     results = [load(path) for path in paths]
     for other in results[1:]:
-        comparison.require_comparable(results[0], other)
+        comparison.require_comparable(results[0], other, vary)
     found = crossover.analyse(*results[:2]) if len(results) > 1 and _are_arms(*results[:2]) else None
     for path in plot.write(results, found, title, output):
         print(f"written to {path}")

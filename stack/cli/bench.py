@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plot.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="without ending; .png and .html are added"
     )
+    _vary(plot)
     plot.add_argument("--title", default="Throughput and latency over concurrency")
 
 
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         case "log":
             return answers.table(options.results, options.output or options.results / "LOG.md")
         case _:
-            return answers.pictures(options.results, options.output, options.title)
+            return answers.pictures(options.results, options.output, options.title, options.vary)
 
 
 def _action(
