@@ -13,11 +13,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from abi_checks.ldcache import host_cache
 from abi_checks.loader import Loader
 from abi_checks.resolution import Resolution
 
 TORCH_GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
 TORCH_MODULE = re.compile(r"(?:^|/)torch/_C\.[^/]*so$")
+
+# What every CPython on glibc is linked with (configure.ac: LIBM). Extension modules use it without naming it.
+INTERPRETER_NEEDS = ("libm.so.6", "libc.so.6")
 
 # Extension modules that torch/__init__.py imports, directly or through numpy.
 NUMPY_MODULES = re.compile(r"(?:^|/)numpy/(?:_core|core|linalg|fft|random)/(?!.*_tests)[^/]+\.so$")
@@ -77,6 +81,10 @@ def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_versio
     ``torch_version`` decides what torch opens by itself; "" is taken for the latest known.
     """
     problem = loader.start(os.path.realpath(interpreter)) if interpreter else "no interpreter is known"
+    if problem:
+        for name in INTERPRETER_NEEDS:
+            if path := host_cache(loader.options.machine).get(name):
+                loader.preload(path, everywhere=True)
     state = [loader.preload(path, everywhere=False) for path in paths if NUMPY_MODULES.search(path)]
     torch_module = next((path for path in paths if TORCH_MODULE.search(path)), "")
     if torch_module:

@@ -19,6 +19,10 @@ CACHE_SECONDS = 30
 """Within which uv must say where its cache is."""
 
 
+_ALWAYS = {"NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never"}
+"""Nobody who has an environment judged or built asks for another Python on the machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class UvResult:
     """How one call of uv ended; ``messages`` is what it wrote to standard error."""
@@ -40,9 +44,9 @@ def run_uv(
 ) -> UvResult:
     """Run uv in ``folder`` and wait for it, at most ``timeout`` seconds; it is ended then, with all it started.
 
-    uv's own configuration (indexes, mirrors, credentials, cache) applies. ``environment`` stands in place of this
-    process's. ``held`` are descriptors that uv keeps open, so that a lock they carry outlives this process if it is
-    killed while uv still writes. ``on_message`` gets uv's messages line by line.
+    uv's own configuration (indexes, mirrors, credentials, cache) applies, but it downloads no Python. ``environment``
+    stands in place of this process's. ``held`` are descriptors that uv keeps open, so that a lock they carry outlives
+    this process if it is killed while uv still writes. ``on_message`` gets uv's messages line by line.
 
     :raises SourceError: uv could not be started or did not end in time
     """
@@ -55,7 +59,7 @@ def run_uv(
             process = subprocess.Popen(
                 [find_uv_bin(), *arguments],
                 cwd=folder,
-                env={**(os.environ if environment is None else environment), "NO_COLOR": "1"},
+                env={**(os.environ if environment is None else environment), **_ALWAYS},
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -20,14 +20,14 @@ def run_uv(
     held: Sequence[int] = (),
     on_message: Callable[[str], None] | None = None,
 ) -> UvResult:
-    """:func:`abi_checks.uv.run_uv`, for which an active virtual environment does not count and no Python is downloaded.
+    """:func:`abi_checks.uv.run_uv`, for which an active virtual environment does not count.
 
     ``settings`` are environment variables for this call.
 
     :raises SourceError: uv could not be started or did not end in time
     """
     environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
-    environment |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", **(settings or {})}
+    environment |= {"UV_NO_PROGRESS": "1", **(settings or {})}
     return uv.run_uv(
         arguments, folder=folder, timeout=timeout, environment=environment, held=held, on_message=on_message
     )

@@ -214,8 +214,11 @@ def _read(batch: _Batch, store: Store, count: Callable[[int], None]) -> Iterator
 
 
 def find_interpreter(python: PythonVersion) -> Path | None:
-    """An interpreter of that version: the running one, or one on PATH."""
+    """An interpreter of that version: the running one, or one on PATH. A script there that would start one is none."""
     if python == running_python():
         return Path(sys.executable)
     found = shutil.which(f"python{python[0]}.{python[1]}")
-    return Path(found) if found else None
+    if found is None:
+        return None
+    with open(found, "rb") as file:
+        return None if file.read(2) == b"#!" else Path(found)

@@ -337,7 +337,8 @@ def test_the_driver_is_assumed_and_its_symbols_are_known_by_name(tmp_path: Path)
 
 def test_without_an_interpreter_what_is_cpythons_is_assumed(tmp_path: Path) -> None:
     library = compile_object(tmp_path / "stub" / "libpython3.99.so.1.0", "", soname="libpython3.99.so.1.0")
-    source = "int PyErr_Occurred(void); int gone(void); int use(void) { return PyErr_Occurred() + gone(); }"
+    source = """int PyErr_Occurred(void); int gone(void); double lgamma(double);
+    double use(void) { return PyErr_Occurred() + gone() + lgamma(gone()); }"""
     compile_object(tmp_path / "env" / "x.so", source, needs=(library,))
     target = FolderSource(tmp_path / "env")
     target.interpreter = tmp_path / "no-python"
