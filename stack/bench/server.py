@@ -82,6 +82,7 @@ class ServerApi:
     def __init__(self, url: str, timeout_s: float = 10.0) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
+        self._queue_paths = ["/v1/loads?include=core", "/get_load"]
 
     def alive(self) -> bool:
         """Whether something still answers HTTP there."""
@@ -154,19 +155,17 @@ class ServerApi:
 
         SGLang 0.5.14 with FastAPI 0.138 answers /v1/loads with HTTP 500 as soon as metrics are on, because its
         middleware asks every route for a path that included routers no longer have; the older /get_load still works.
+        A path that was answered with an error is not asked again: the server would write a traceback each time.
         """
-        try:
-            status, text = self._get("/v1/loads?include=core")
+        for path in tuple(self._queue_paths):
+            status, text = self._get(path)
             if status == 200:
-                loads = json.loads(text)["loads"]
-                return sum(int(x["num_running_reqs"]) for x in loads), sum(int(x["num_waiting_reqs"]) for x in loads)
-            status, text = self._get("/get_load")
-            if status == 200:
-                loads = json.loads(text)
-                waiting = sum(int(x["num_waiting_reqs"]) for x in loads)
-                return sum(int(x["num_reqs"]) for x in loads) - waiting, waiting
-        except (ValueError, KeyError, TypeError):
-            pass
+                try:
+                    return _queue(json.loads(text))
+                except (ValueError, KeyError, TypeError):
+                    return None
+            if status is not None:
+                self._queue_paths.remove(path)
         return None
 
     def wait_idle(self, limit_s: float) -> bool:
@@ -215,6 +214,15 @@ def acceptance(
         tokens = after.tokens - before.tokens - requests
         return Acceptance(tokens / (after.verifications - before.verifications), "counters")
     return Acceptance(since_flush, "since-flush") if since_flush is not None else None
+
+
+def _queue(document: Any) -> tuple[int, int]:
+    """(running, waiting) from what /v1/loads (an object) or /get_load (a list) says of each data-parallel rank."""
+    ranks = document["loads"] if isinstance(document, dict) else document
+    waiting = sum(int(rank["num_waiting_reqs"]) for rank in ranks)
+    if isinstance(document, dict):
+        return sum(int(rank["num_running_reqs"]) for rank in ranks), waiting
+    return sum(int(rank["num_reqs"]) for rank in ranks) - waiting, waiting
 
 
 def _graph_sizes(info: dict[str, Any]) -> Any:

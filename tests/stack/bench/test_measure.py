@@ -97,6 +97,19 @@ def test_the_queue_is_read_from_whichever_endpoint_works(
     )
 
 
+def test_a_path_that_ends_in_an_error_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    with start(tmp_path, "--broken-loads") as url:
+        api = ServerApi(url)
+        get = api._get
+        monkeypatch.setattr(api, "_get", lambda path: asked.append(path) or get(path))
+        assert [api.queue(), api.queue(), api.queue()] == [(0, 0)] * 3
+    assert asked == ["/v1/loads?include=core", "/get_load", "/get_load", "/get_load"]
+    # Nothing answers any more, which says nothing of the path.
+    assert api.queue() is None and api.queue() is None
+    assert asked[4:] == ["/get_load", "/get_load"]
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
