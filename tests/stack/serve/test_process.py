@@ -48,8 +48,10 @@ def test_a_program_that_is_not_there(tmp_path):
 
 
 DRIVER = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
+# What a shell starts in the background ignores SIGINT, and hands that on to all below it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from stack.serve.boot import Boot, boot
 from stack.serve.plan import choose_models, make_launch
 from stack.serve.ports import choose_port
