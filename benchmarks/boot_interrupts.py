@@ -141,6 +141,8 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=10)
     parser.add_argument("--latest", type=float, default=60.0, help="seconds after which the last are interrupted")
     options = parser.parse_args()
+    # What a shell starts in the background ignores SIGINT, and hands that on to all below it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chooser = random.Random(0)
     # One in each of so many equal stretches of time, so that no phase of a boot is left out by chance.
     stretch = options.latest / options.boots
