@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SMALL = ("mem-fraction-static=0.5", "max-total-tokens=16384", "cuda-graph-max-bs-decode=8")
+from boots import SMALL
+
 HOLD = """\
 import time, torch
 held = torch.empty(60 << 30, dtype=torch.uint8, device="cuda")

@@ -24,10 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from boots import SMALL, boot_command  # noqa: E402
+
 from abi_checks.errors import UserError  # noqa: E402
 from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
 
-OPTIONS = ("mem-fraction-static=0.5", "max-total-tokens=16384", "cuda-graph-max-bs-decode=8")
 END_LIMIT_S = 60.0
 
 
@@ -98,11 +99,8 @@ def interrupt(options: argparse.Namespace, number: int, after_s: float, folder: 
     """Start a boot, interrupt it, and look."""
     log = folder / f"{number}.log"
     port = 34000 + 50 * number
-    command = [sys.executable, "-m", "stack", "boot", "--stack", options.stack, "--env", str(options.env)]
-    command += ["--models", str(options.models), "--share-gpu", "--port", str(port), "--log", str(log)]
-    command += ["--profile", "eagle3-chain"]
-    for option in OPTIONS:
-        command += ["--option", option]
+    words = ["--models", str(options.models), "--port", str(port), "--log", str(log), "--profile", "eagle3-chain"]
+    command = boot_command(options.stack, options.env, words, SMALL)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
     time.sleep(after_s)
     before = below(process.pid)

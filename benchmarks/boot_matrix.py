@@ -15,28 +15,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SMALL = ("mem-fraction-static=0.5", "max-total-tokens=16384", "cuda-graph-max-bs-decode=8")
-"""Options with which many small servers fit on one GPU; no prediction depends on them."""
+from boots import SMALL, answer_counts, boot_command
 
 
 def boot(options: argparse.Namespace, name: str, arguments: list[str]) -> dict:
     """Boot once; the report, or what the command said instead of one."""
     report = options.results / f"{name}.json"
-    command = [
-        sys.executable,
-        "-m",
-        "stack",
-        "boot",
-        "--stack",
-        options.stack,
-        "--env",
-        str(options.env),
-        "--share-gpu",
-    ]
-    command += ["--models", str(options.models), "--tp", str(options.tp), "--timeout", "560"]
-    command += ["--output", str(report), "--log", str(options.results / f"{name}.log"), *arguments]
-    for option in (*SMALL, *options.option):
-        command += ["--option", option]
+    words = ["--models", str(options.models), "--tp", str(options.tp), "--timeout", "560", "--output", str(report)]
+    words += ["--log", str(options.results / f"{name}.log"), *arguments]
+    command = boot_command(options.stack, options.env, words, (*SMALL, *options.option))
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
     print(f"{name}: exit {done.returncode}, {time.monotonic() - started:.0f} s", flush=True)
@@ -57,14 +44,8 @@ def summary(document: dict, baseline: dict) -> dict:
     answers = document.get("answers", [])
     if answers:
         plain = [answer["tokens"] for answer in baseline.get("answers", [])]
-        row["answers"] = len(answers)
         row["equal_to_baseline"] = sum(a["tokens"] == other for a, other in zip(answers, plain, strict=False))
-        row["as_predicted"] = sum(answer["tokens"] == answer["predicted_tokens"] for answer in answers)
-        counted = [answer for answer in answers if answer["verifications"] is not None]
-        row["verifications_as_predicted"] = sum(a["verifications"] == a["predicted_verifications"] for a in counted)
-        if counted:
-            for name in ("accept_length", "predicted_accept_length"):
-                row[f"mean_{name}"] = round(sum(answer[name] for answer in counted) / len(counted), 4)
+        row |= answer_counts(document)
     else:
         row["message"] = document.get("message") or [finding["message"] for finding in document["findings"]]
     return row

@@ -16,25 +16,26 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from boots import answer_counts, boot_command
+
 PROFILES = ("baseline", "eagle3-chain")
 
 
 def patches(environment: Path) -> str:
     """What ``patch status`` says of an environment."""
-    return run("patch", "status", str(environment)).stdout
+    command = [sys.executable, "-m", "stack", "patch", "status", str(environment)]
+    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 def boot(options: argparse.Namespace, name: str, environment: Path, profile: str) -> dict:
     """One boot: its outcome, and the diagnosis of one that failed."""
     title = f"{name}-{profile}"
     report = options.results / f"{title}.json"
-    command = ["boot", "--stack", options.stack, "--env", str(environment), "--models", str(options.models)]
-    command += ["--share-gpu", "--profile", profile, "--timeout", str(options.timeout)]
-    command += ["--output", str(report), "--log", str(options.results / f"{title}.log")]
-    for option in options.option:
-        command += ["--option", option]
+    words = ["--models", str(options.models), "--profile", profile, "--timeout", str(options.timeout)]
+    words += ["--output", str(report), "--log", str(options.results / f"{title}.log")]
+    command = boot_command(options.stack, environment, words, options.option)
     started = time.monotonic()
-    done = run(*command)
+    done = subprocess.run(command, capture_output=True, text=True)
     print(f"{title}: exit {done.returncode}, {time.monotonic() - started:.0f} s", flush=True)
     if not report.is_file():
         return {"exit": done.returncode, "said": done.stderr[-2000:]}
@@ -42,21 +43,7 @@ def boot(options: argparse.Namespace, name: str, environment: Path, profile: str
     row = {"exit": done.returncode, "outcome": document["outcome"], "seconds_to_ready": document["seconds_to_ready"]}
     row["findings"] = [f"{finding['check']}: {finding['message']}" for finding in document["findings"]]
     row["diagnosis"] = document["diagnosis"]
-    answers = document["answers"]
-    if answers:
-        row["answers"] = len(answers)
-        row["as_predicted"] = sum(answer["tokens"] == answer["predicted_tokens"] for answer in answers)
-        counted = [answer for answer in answers if answer["verifications"] is not None]
-        row["verifications_as_predicted"] = sum(a["verifications"] == a["predicted_verifications"] for a in counted)
-        for key in ("accept_length", "predicted_accept_length"):
-            if counted:
-                row[f"mean_{key}"] = round(sum(answer[key] for answer in counted) / len(counted), 4)
-    return row
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command of this project."""
-    return subprocess.run([sys.executable, "-m", "stack", *arguments], capture_output=True, text=True)
+    return row | (answer_counts(document) if document["answers"] else {})
 
 
 def main() -> int:
