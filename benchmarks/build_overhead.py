@@ -4,7 +4,8 @@
 
 Each round makes an environment with uv alone and one with ``cu130-stack build``, in turn first, each in a new folder
 that is removed afterwards. Warm: uv's cache has everything, which leaves a build nothing but links to make. ``--cold``:
-each of the two downloads everything into a cache of its own (10 GiB of disk at a time, one round).
+each of the two downloads everything into a cache of its own (10 GiB of disk at a time). What one has written is on the
+disk before the other starts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
     interpreter = choose_interpreter(definition, None)
     lock = definition.lock_path(interpreter.version)
     seconds: dict[str, list[float]] = {"uv": [], "build": []}
-    for number in range(1 if options.cold else options.rounds):
+    for number in range(options.rounds):
         for kind in ("uv", "build") if number % 2 == 0 else ("build", "uv"):
             # On the file system of uv's cache, so that both can link from it.
             with tempfile.TemporaryDirectory(dir=cache_folder().parent, prefix="build-overhead-") as name:
@@ -45,6 +46,7 @@ def main() -> None:
                 environment = dict(os.environ)
                 if options.cold:
                     environment["UV_CACHE_DIR"] = str(folder / "cache")
+                os.sync()
                 start = time.monotonic()
                 if kind == "uv":
                     bare_install(folder, lock, interpreter.path, environment)
