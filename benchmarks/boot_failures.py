@@ -19,7 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from boots import SMALL
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from boots import SMALL, boot_command  # noqa: E402
+
+from stack.serve.keeper import descendants  # noqa: E402
 
 HOLD = """\
 import time, torch
@@ -46,11 +51,9 @@ class Case:
 def boot(options: argparse.Namespace, case: Case) -> dict:
     """Make the case happen."""
     report, log = options.results / f"{case.name}.json", options.results / f"{case.name}.log"
-    command = [sys.executable, "-m", "stack", "boot", "--stack", "cu130-pypi", "--env", str(options.env)]
-    command += ["--timeout", "300", "--output", str(report), "--log", str(log), *case.arguments]
-    command += ["--share-gpu"] if case.share else []
-    for option in case.options:
-        command += ["--option", option]
+    words = ["--timeout", "300", "--output", str(report), "--log", str(log), *case.arguments]
+    words += ["--share-gpu"] if case.share else []
+    command = boot_command("cu130-pypi", options.env, words, case.options)
     environment = {**os.environ, "CUDA_HOME": str(options.cuda_home), **case.environment}
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
@@ -78,25 +81,11 @@ def kill_scheduler(log: Path, mark: str, process: subprocess.Popen) -> None:
     """SIGKILL to the scheduler process whose command line names this boot's port, once the log holds the mark."""
     while process.poll() is None:
         if log.is_file() and mark in log.read_text(errors="replace"):
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdigit() and below(int(entry.name), process.pid):
-                    name = (entry / "cmdline").read_bytes()
-                    if name.startswith(b"sglang::scheduler"):
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        return
+            for pid in descendants(process.pid):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sglang::scheduler"):
+                    os.kill(pid, signal.SIGKILL)
+                    return
         time.sleep(0.01)
-
-
-def below(pid: int, root: int) -> bool:
-    """Whether a process descends from another."""
-    while pid > 1:
-        if pid == root:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return False
 
 
 def main() -> int:

@@ -28,6 +28,7 @@ from boots import SMALL, boot_command  # noqa: E402
 
 from abi_checks.errors import UserError  # noqa: E402
 from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
+from stack.serve.keeper import descendants, parents  # noqa: E402
 
 END_LIMIT_S = 60.0
 
@@ -46,35 +47,19 @@ class Outcome:
     port_free: bool
 
 
-def processes() -> dict[int, tuple[int, str]]:
-    """Every living process: parent, and start time in ticks, which tells it from a later one of the same number."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                found[int(entry.name)] = (int(fields[1]), fields[19])
-    return found
-
-
-def below(root: int) -> dict[int, str]:
-    """The processes below one, with their start times."""
-    known = processes()
-    found: dict[int, str] = {}
-    while True:
-        more = {pid: row[1] for pid, row in known.items() if pid not in found and (row[0] == root or row[0] in found)}
-        if not more:
-            return found
-        found |= more
+def started(pid: int) -> str:
+    """When a living process started, in ticks, which tells it from a later one of the same number; "" for none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
 
 
 def servers() -> list[str]:
     """Command lines of all processes that are, or belong to, an SGLang server."""
     lines = []
-    for pid in processes():
+    for pid in parents():
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
@@ -100,10 +85,11 @@ def interrupt(options: argparse.Namespace, number: int, after_s: float, folder: 
     log = folder / f"{number}.log"
     port = 34000 + 50 * number
     words = ["--models", str(options.models), "--port", str(port), "--log", str(log), "--profile", "eagle3-chain"]
+    words += ["--share-gpu"]
     command = boot_command(options.stack, options.env, words, SMALL)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
     time.sleep(after_s)
-    before = below(process.pid)
+    before = {pid: started(pid) for pid in descendants(process.pid)}
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     sent = (signal.SIGINT, signal.SIGTERM)[number % 2]
     process.send_signal(sent)
@@ -113,8 +99,7 @@ def interrupt(options: argparse.Namespace, number: int, after_s: float, folder: 
     except subprocess.TimeoutExpired:
         code = None
     took = time.monotonic() - began
-    after = processes()
-    left = [pid for pid, started in before.items() if pid in after and after[pid][1] == started]
+    left = [pid for pid, when in before.items() if when and started(pid) == when]
     outcome = Outcome(
         round(after_s, 1),
         sent.name,

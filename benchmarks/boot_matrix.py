@@ -22,7 +22,7 @@ def boot(options: argparse.Namespace, name: str, arguments: list[str]) -> dict:
     """Boot once; the report, or what the command said instead of one."""
     report = options.results / f"{name}.json"
     words = ["--models", str(options.models), "--tp", str(options.tp), "--timeout", "560", "--output", str(report)]
-    words += ["--log", str(options.results / f"{name}.log"), *arguments]
+    words += ["--log", str(options.results / f"{name}.log"), "--share-gpu", *arguments]
     command = boot_command(options.stack, options.env, words, (*SMALL, *options.option))
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)

@@ -32,7 +32,7 @@ def boot(options: argparse.Namespace, name: str, environment: Path, profile: str
     title = f"{name}-{profile}"
     report = options.results / f"{title}.json"
     words = ["--models", str(options.models), "--profile", profile, "--timeout", str(options.timeout)]
-    words += ["--output", str(report), "--log", str(options.results / f"{title}.log")]
+    words += ["--share-gpu", "--output", str(report), "--log", str(options.results / f"{title}.log")]
     command = boot_command(options.stack, environment, words, options.option)
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)

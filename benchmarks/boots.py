@@ -12,9 +12,8 @@ SMALL = ("mem-fraction-static=0.5", "max-total-tokens=16384", "cuda-graph-max-bs
 
 
 def boot_command(stack: str, environment: Path, arguments: Iterable[str], options: Iterable[str]) -> list[str]:
-    """``cu130-stack boot`` on a GPU that others may share; ``options`` are the server's."""
-    command = [sys.executable, "-m", "stack", "boot", "--stack", stack, "--env", str(environment), "--share-gpu"]
-    command += arguments
+    """``cu130-stack boot``; ``options`` are the server's."""
+    command = [sys.executable, "-m", "stack", "boot", "--stack", stack, "--env", str(environment), *arguments]
     for option in options:
         command += ["--option", option]
     return command

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from abi_checks.errors import UsageError
-from stack.bench.schema import BenchResult, Run, Server
+from stack.bench.schema import BenchResult, Server
 from stack.bench.server import MUST_MATCH
 from stack.bench.stats import Effect, bootstrap_median, effects
 
@@ -70,13 +70,9 @@ def throughputs(result: BenchResult, *beside: BenchResult) -> dict[int, list[flo
     found = {}
     for level in sorted({run.concurrency for run in result.runs}):
         full = all(run.full_load for other in (result, *beside) for run in other.usable(level))
-        values = [_throughput(run, full) for run in result.usable(level)]
+        values = [run.loaded_throughput if full else run.throughput for run in result.usable(level)]
         found[level] = [value for value in values if value > 0]
     return found
-
-
-def _throughput(run: Run, full: bool) -> float:
-    return (run.full_load if full and run.full_load else run).throughput
 
 
 def levels(first: BenchResult, second: BenchResult, confidence: float = 0.95) -> list[Level]:

@@ -174,7 +174,7 @@ def _require_same(resumed: BenchResult, plan: Plan, server: Server, path: Path) 
 
 def _brief(run: Run) -> str:
     length = f", accept length {run.acceptance.length:.2f}" if run.acceptance else ""
-    text = f"{(run.full_load or run).throughput:.1f} tok/s{length}"
+    text = f"{run.loaded_throughput:.1f} tok/s{length}"
     return (
         text
         + "".join(f"\n    kept apart: {why}" for why in run.rejected)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart by readers with any colour vision; markers differ as well.
 _STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"))
 _PANELS = (
-    ("throughput", "all requests together (tokens/s)", lambda run: (run.full_load or run).throughput),
+    ("throughput", "all requests together (tokens/s)", lambda run: run.loaded_throughput),
     ("per request", "one request (tokens/s)", lambda run: run.request_rate),
     ("latency", "median request (s)", lambda run: run.latency.p50 / 1000 if run.latency else None),
     ("time to first token", "median (ms)", lambda run: run.ttft.p50 if run.ttft else None),

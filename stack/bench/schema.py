@@ -110,6 +110,11 @@ class Run:
     rejected: tuple[str, ...] = ()
 
     @property
+    def loaded_throughput(self) -> float:
+        """Output tokens per second at full load, or of the whole run where it has no such part."""
+        return (self.full_load or self).throughput
+
+    @property
     def usable(self) -> bool:
         """Whether the run may be averaged with others."""
         return not self.rejected

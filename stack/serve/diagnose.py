@@ -22,8 +22,8 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 from abi_checks.demangle import demangle
 from abi_checks.errors import SourceError
 from stack.serve.catalogue import Kind, Match, Signature, load_catalogue
-from stack.serve.ignored import NEEDLES, Ignored, IgnoredImports
-from stack.serve.loglines import blocks, readable_line
+from stack.serve.ignored import NEEDLES, IgnoredImports
+from stack.serve.loglines import LogLine, blocks, readable_line
 from stack.serve.tracebacks import HEADER, Chain, Context, TracebackReader
 
 UNKNOWN = "unknown"
@@ -37,14 +37,6 @@ _LONGEST_TEXT = 4096
 _PLACES = 8
 _UNEXPLAINED = "The log shows a failure that no signature explains."
 _READ_TRACEBACK = "Read the first traceback from its end."
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of the log; ``number`` counts from 1."""
-
-    number: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +178,7 @@ class _Reading:
             if not known and len(self._unexplained) < 2:
                 self._unexplained[chain.first_line] = chain
 
-    def _blame(self, missed: Ignored, failure: LogLine, chain: Chain | None) -> None:
+    def _blame(self, missed: LogLine, failure: LogLine, chain: Chain | None) -> None:
         """Take an ignored import for the cause of the failure that misses it."""
         raw = missed.text.encode()
         found = [pair for pair in self._matches if any(literal in raw for literal in pair[0].literals)]

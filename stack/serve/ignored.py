@@ -9,7 +9,8 @@ where the failure names an architecture that its module would have registered.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from stack.serve.loglines import LogLine
 
 NEEDLES = (b"Ignore import error when loading ", b"No processor registered for architecture", b"Model architectures [")
 _KEPT = 2048
@@ -19,19 +20,11 @@ _LINE = re.compile(r"Ignore import error when loading (?P<module>[\w.]+)[:.] ")
 _MISSED = re.compile(r"(?:No processor registered for architecture:|Model architectures) \[([^\]]*)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """A line that tells of an import that failed and was ignored."""
-
-    number: int
-    text: str
-
-
 class IgnoredImports:
     """The imports that a log says were ignored, by the last part of their modules' names."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, Ignored] = {}
+        self._lines: dict[str, LogLine] = {}
 
     def remember(self, number: int, text: str) -> bool:
         """Whether the line tells of an ignored import; it is remembered then."""
@@ -39,10 +32,10 @@ class IgnoredImports:
             return False
         name = found["module"].rpartition(".")[2].replace("_", "").lower()
         if name and len(self._lines) < _KEPT:
-            self._lines.setdefault(name, Ignored(number, text))
+            self._lines.setdefault(name, LogLine(number, text))
         return True
 
-    def missed_by(self, text: str) -> Ignored | None:
+    def missed_by(self, text: str) -> LogLine | None:
         """The ignored import that a failure's line misses, by the architecture that the line names."""
         if not (found := _MISSED.search(text)):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 BLOCK_BYTES = 1 << 18
@@ -12,6 +13,14 @@ _OVERLAP_BYTES = 1 << 11
 """Pieces of an overlong line share so much, so that a message cut in two is whole in one of them."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the log; ``number`` counts from 1."""
+
+    number: int
+    text: str
 
 
 def blocks(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
