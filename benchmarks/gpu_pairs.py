@@ -54,7 +54,8 @@ TARGETS = {
 }
 ADAPTIVE_LEVELS = (1, 10, 30, 100, 250)
 LEVELS = plan.SWEEP_LEVELS
-REQUESTS = (3, 5, 10, 20, 60, 140, 200, 500)
+REQUESTS = (3, 5, 10, 20, 120, 280, 400, 1000)
+"""Four times the concurrency where a batch lasts a second or two: the last of the four does not count (full load)."""
 OUTPUT_TOKENS = 192
 """Long enough that the wave's start, when the server takes some 5 ms a request to let it in, does not decide."""
 BOOT_LIMIT_S = 300.0
