@@ -8,7 +8,8 @@ servers of a phase are up side by side, one is measured at a time, and the arms 
     python benchmarks/gpu_pairs.py sweep WORK RESULTS     baselines and EAGLE-3 at every level; crossover and prediction
     python benchmarks/gpu_pairs.py adaptive WORK RESULTS  the settings that follow from RESULTS, measured
 
-``--pairs`` takes some of the pairs, so that several GPUs can share the work (each with its own RESULTS and ports).
+``--pairs`` takes some of the pairs, so that several GPUs can share the work (each with its own RESULTS and ports);
+``--levels`` some of the levels, for more rounds where a few did not decide (their 95 % are shared out among fewer).
 ``--seconds`` bounds a phase: rounds are started while there is time for one more. The environment is ``--env`` (its
 ``bin/python`` runs servers and load generator). ``--mock`` rehearses everything without a GPU.
 """
@@ -333,6 +334,7 @@ def main() -> int:
     parser.add_argument("--pairs", nargs="*", choices=sorted(PAIRS), default=list(PAIRS))
     parser.add_argument("--seconds", type=float, default=1200.0)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--levels", type=int, nargs="*", choices=LEVELS)
     parser.add_argument("--warmups", type=int, default=1)
     parser.add_argument("--first-port", type=int, default=31000)
     parser.add_argument("--mock", action="store_true")
@@ -353,9 +355,9 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     if options.phase == "sweep":
         wanted = [Wanted(name) for name in targets] + [Wanted(pair.target, pair.draft) for pair in pairs]
-        levels: Sequence[int] = LEVELS
+        levels: Sequence[int] = options.levels or LEVELS
     else:
-        wanted, levels = configurations(options.results, pairs), ADAPTIVE_LEVELS
+        wanted, levels = configurations(options.results, pairs), options.levels or ADAPTIVE_LEVELS
     with booted(wanted, options, logs) as servers:
         (logs / "commands.json").write_text(
             json.dumps({"environment": ENVIRONMENT} | {s.wanted.name: s.command for s in servers}, indent=1)

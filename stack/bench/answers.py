@@ -57,7 +57,7 @@ def answer(
     if validated:
         rows = validate.validate(baseline, arms[0], validated)
         print(f"== {validated.arm} against the better of the two\n{validate.render(rows)}")
-        document["validation"] = msgspec.to_builtins([{**msgspec.to_builtins(r), "verdict": r.verdict} for r in rows])
+        document["validation"] = [{**msgspec.to_builtins(r), "verdict": r.verdict} for r in rows]
     path = folder / "answers" / f"{stamp}-crossover.json"
     _write(path, json.dumps(document, indent=1) + "\n")
     print(f"written to {path}")

@@ -48,6 +48,8 @@ class Recorder:
         server = arm.api.describe(arm.boot_report)
         if resumed:
             _require_same(resumed, plan, server, path)
+        # What a server has timed before it is measured are the first steps of its life, which are slow.
+        server = replace(server, step_times=resumed.server.step_times if resumed else ())
         self.result = BenchResult(
             arm=arm.name,
             origin="measured",
@@ -75,15 +77,19 @@ class Recorder:
         if any(run.round == number and run.concurrency == level for run in self.result.runs):
             return
         run = self._one(number, level)
-        self.result = replace(self.result, runs=(*self.result.runs, run))
+        runs = (*self.result.runs, run)
+        server = self.result.server
+        if sum(other.round == number for other in runs) == len(self._plan.levels):
+            # So that a sweep cut off later still has a prediction beside it; none are told by a server that has died.
+            server = replace(server, step_times=self._arm.api.describe().step_times or server.step_times)
+        self.result = replace(self.result, runs=runs, server=server)
         save(self.result, self._path)
         self._say(f"{self._arm.name}: round {number + 1} C={level}: {_brief(run)}")
         self._stop_if_dead()
 
     def finish(self) -> BenchResult:
-        """Mark the result complete, with the step times the server has gathered."""
-        server = self._arm.api.describe(self._arm.boot_report)
-        self.result = replace(self.result, complete=True, server=server)
+        """Mark the result complete."""
+        self.result = replace(self.result, complete=True)
         save(self.result, self._path)
         return self.result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from stack.bench.compare import throughputs
 from stack.bench.schema import BenchResult
@@ -12,6 +13,8 @@ from stack.bench.stats import effects
 
 TOLERANCE = 0.05
 """Switching has a price of its own; a loss up to this share is no reason against the setting."""
+
+KEEPS, LOSES = "keeps the better arm's throughput", "loses to the better arm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,10 @@ class Validation:
     baseline: float
     speculative: float
     adaptive: float
+    better: Literal["baseline", "speculative"]
+    """Which of the two it is held against: the one with the higher median."""
     ratio: float
-    """Adaptive over the better of the other two."""
+    """Adaptive over the better one."""
     low: float | None
     high: float | None
 
@@ -33,8 +38,8 @@ class Validation:
         if self.low is None or self.high is None:
             return "not decided"
         if self.low >= 1 - TOLERANCE:
-            return "keeps the better arm's throughput"
-        return "loses to the better arm" if self.high < 1 - TOLERANCE else "not decided"
+            return KEEPS
+        return LOSES if self.high < 1 - TOLERANCE else "not decided"
 
 
 def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchResult) -> list[Validation]:
@@ -45,9 +50,34 @@ def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchRes
     rows = []
     for level in sorted(set(against[0]) & set(against[1])):
         middles = [median(arm[level]) for arm in arms]
-        effect = against[0 if middles[0] >= middles[1] else 1][level]
-        rows.append(Validation(level, middles[0], middles[1], middles[2], effect.ratio, effect.low, effect.high))
+        better: Literal["baseline", "speculative"] = "baseline" if middles[0] >= middles[1] else "speculative"
+        effect = against[better == "speculative"][level]
+        rows.append(
+            Validation(level, middles[0], middles[1], middles[2], better, effect.ratio, effect.low, effect.high)
+        )
     return rows
+
+
+def conclusion(rows: Sequence[Validation]) -> str:
+    """What the rows say of the setting as a whole."""
+    lost = [row for row in rows if row.verdict == LOSES]
+    if not lost:
+        kept = [row.concurrency for row in rows if row.verdict == KEEPS]
+        if len(kept) == len(rows):
+            return "the setting holds at every level measured"
+        if not kept:
+            return "whether the setting holds is not decided by these data"
+        return f"the setting is shown to hold at {_levels(kept)}; at the others it is not decided"
+    parts = []
+    for arm, instead in (("baseline", "without speculation"), ("speculative", "with speculation always on")):
+        levels = [row.concurrency for row in lost if row.better == arm]
+        if levels:
+            parts.append(f"at {_levels(levels)} a server started {instead} is faster")
+    return f"the setting does not hold: {' and '.join(parts)}"
+
+
+def _levels(concurrencies: Sequence[int]) -> str:
+    return "C = " + ", ".join(map(str, concurrencies))
 
 
 def render(rows: Sequence[Validation]) -> str:
@@ -59,4 +89,4 @@ def render(rows: Sequence[Validation]) -> str:
             f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.adaptive:>10.1f} "
             f"{row.ratio:>10.3f} {interval:>16}  {row.verdict}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, conclusion(rows)] if rows else lines)

@@ -10,20 +10,26 @@ import jsonschema
 import pytest
 
 from abi_checks.errors import UsageError
-from stack.bench import compare, costmodel, crossover, schema
+from stack.bench import compare, costmodel, crossover, schema, validate
 from stack.bench.schema import BenchResult, Run
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "docs" / "evidence" / "gpu_pairs"
-GUIDE = (ROOT / "docs" / "bench.md").read_text()
+GUIDE = " ".join((ROOT / "docs" / "bench.md").read_text().split())
 LEVELS = [1, 2, 5, 10, 30, 70, 100, 250]
-# Pair: baseline, speculative arm, levels shown to pay, shown to cost, predicted to pay.
-PAIRS = {
-    "costly-0.5": ("first-costly-baseline", "first-costly-eagle3-0.5", [1, 2, 10], [100, 250], LEVELS[:5]),
-    "costly-0.8": ("second-costly-baseline", "second-costly-eagle3-0.8", LEVELS[:5], [250], LEVELS[:7]),
-    "costly-1": ("first-costly-baseline", "first-costly-eagle3-1", LEVELS[:7], [], LEVELS[:7]),
-    "cheap-0.5": ("cheap-baseline", "cheap-eagle3-0.5", [], [1, 2, 5, 10, 70, 100, 250], []),
+# Machine, pair: baseline and speculative arm, levels shown to pay, levels shown to cost.
+MEASURED = {
+    ("first", "costly-0.5"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-0.5", [1, 2, 10], [100, 250]),
+    ("first", "costly-0.8"): ("gpu1-costly-baseline", "gpu1-costly-eagle3-0.8", LEVELS[:5], [250]),
+    ("first", "costly-1"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-1", LEVELS[:7], []),
+    ("first", "cheap-0.5"): ("cheap-baseline", "cheap-eagle3-0.5", [], [1, 2, 5, 10, 70, 100, 250]),
+    ("second", "costly-0.5"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-0.5", LEVELS[:5], [100, 250]),
+    ("second", "costly-0.8"): ("gpu1-costly-baseline", "gpu1-costly-eagle3-0.8", LEVELS[:6], [250]),
+    ("second", "costly-1"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-1", LEVELS[:7], []),
+    ("second", "cheap-0.5"): ("cheap-baseline", "cheap-eagle3-0.5", [], LEVELS[:5]),
+    ("second", "turns-cheap-0.5"): ("turns-cheap-baseline", "turns-cheap-eagle3-0.5", [], []),
 }
+PREDICTED_TO_PAY = {"costly-0.5": LEVELS[:5], "costly-0.8": LEVELS[:7], "costly-1": LEVELS[:7], "cheap-0.5": []}
 
 
 def load(name: str) -> BenchResult:
@@ -35,83 +41,134 @@ def rate(name: str, concurrency: int) -> str:
     return f"{median(compare.throughputs(load(name))[concurrency]):,.0f}"
 
 
+def arms(machine: str, pair: str) -> tuple[BenchResult, BenchResult]:
+    """Baseline and speculative arm of a pair on a machine."""
+    baseline, speculative = MEASURED[machine, pair][:2]
+    return load(f"{machine}/{baseline}"), load(f"{machine}/{speculative}")
+
+
+def predictions(machine: str, pair: str) -> list[costmodel.Prediction]:
+    """The predictions beside a measurement, by step times of that machine or, where it has none, of the first."""
+    measured = arms(machine, pair)
+    timed = measured if measured[0].server.step_times else arms("first", pair)
+    length = costmodel.accept_length(float(pair.rpartition("-")[2]), 3)
+    return costmodel.predict(*timed, crossover.analyse(*measured), length)
+
+
 def test_every_result_fits_the_schema_and_names_its_gpu() -> None:
-    paths = [path for path in FOLDER.glob("*.json") if path.name != "commands.json"]
-    assert len(paths) == 12
+    paths = [path for path in FOLDER.glob("*/*.json") if path.name != "commands.json"]
+    assert len(paths) == 22
     for path in paths:
         jsonschema.validate(json.loads(path.read_text()), schema.json_schema())
         result = schema.load(path)
         assert {gpu.name for gpu in result.environment.gpus} == {"NVIDIA H200"}
         assert (result.server.version, result.environment.versions["torch"]) == ("0.5.14", "2.11.0")
-        assert result.complete and all(run.usable for run in result.runs)
+        assert all(run.usable for run in result.runs)
+        cut_off = path.parent.name == "second" and "costly" in path.name
+        assert result.complete != cut_off and bool(result.server.step_times) != cut_off
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_what_is_decided_and_that_it_is_as_predicted(pair: str) -> None:
-    *names, paying, costing, predicted_to_pay = PAIRS[pair]
-    baseline, speculative = (load(str(name)) for name in names)
-    compare.require_comparable(baseline, speculative, ["cuda_graph_bs"] if pair.startswith("cheap") else [])
+@pytest.mark.parametrize(("machine", "pair"), MEASURED)
+def test_what_is_decided_and_that_it_is_as_predicted(machine: str, pair: str) -> None:
+    paying, costing = MEASURED[machine, pair][2:]
+    baseline, speculative = arms(machine, pair)
+    compare.require_comparable(
+        baseline, speculative, ["cuda_graph_bs"] if (machine, pair) == ("first", "cheap-0.5") else []
+    )
     found = crossover.analyse(baseline, speculative)
     assert [row.concurrency for row in found.levels] == LEVELS
     assert [row.concurrency for row in found.levels if row.side > 0] == paying
     assert [row.concurrency for row in found.levels if row.side < 0] == costing
-    length = costmodel.accept_length(float(pair.rpartition("-")[2]), 3)
-    predicted = costmodel.predict(baseline, speculative, found, length)
+    predicted = predictions(machine, pair)
     assert [row.agrees for row in predicted if row.measured_side] == [True] * len(paying + costing)
-    assert [row.concurrency for row in predicted if row.predicted > 1] == predicted_to_pay
+    assert [row.concurrency for row in predicted if row.predicted > 1] == PREDICTED_TO_PAY[pair.removeprefix("turns-")]
     # The medians of the levels that are not decided lie on the predicted side, too.
     assert [row.speculative > row.baseline for row in found.levels] == [row.predicted > 1 for row in predicted]
 
 
-def test_how_many_levels_are_decided_and_the_predictions_beside_a_crossover() -> None:
-    decided = sum(len(paying) + len(costing) for *_, paying, costing, _ in PAIRS.values())
-    assert f"{decided} of the {len(PAIRS) * len(LEVELS)} levels are decided" in GUIDE
-    for pair, level in (("costly-0.5", 70), ("costly-1", 250), ("costly-0.8", 100)):
-        baseline, speculative = (load(name) for name in PAIRS[pair][:2])
-        found = crossover.analyse(baseline, speculative)
-        length = costmodel.accept_length(float(pair.rpartition("-")[2]), 3)
-        (row,) = (r for r in costmodel.predict(baseline, speculative, found, length) if r.concurrency == level)
-        assert f"{row.predicted:.3f}" in GUIDE
+def test_how_many_levels_are_decided_and_the_figures_beside_the_others() -> None:
+    decided = {(pair, level) for (_, pair), (*_, paying, costing) in MEASURED.items() for level in (*paying, *costing)}
+    everywhere = {(pair, level) for pair in PREDICTED_TO_PAY for level in LEVELS}
+    assert f"{len(decided & everywhere)} of the {len(everywhere)} levels" in GUIDE
+    assert everywhere - decided == {("costly-0.5", 70), ("costly-0.8", 100), ("costly-1", 250)}
+    for pair, level in everywhere - decided:
+        (row,) = (row for row in predictions("second", pair) if row.concurrency == level)
+        (answer,) = (row for row in crossover.analyse(*arms("second", pair)).levels if row.concurrency == level)
+        assert f"{answer.ratio:.3f} [{answer.low:.3f}, {answer.high:.3f}] beside {row.predicted:.3f}" in GUIDE
 
 
-def test_what_the_answers_say_is_what_the_results_say() -> None:
-    answers = (FOLDER / "answers.txt").read_text()
-    for pair in PAIRS.values():
-        found = crossover.analyse(*(load(name) for name in pair[:2]))
-        assert crossover.render(found) in answers
+def test_how_far_the_predictions_of_the_first_machine_lie_from_the_second() -> None:
+    apart = [
+        abs(row.measured / row.predicted - 1)
+        for pair in ("costly-0.5", "costly-0.8", "costly-1")
+        for row in predictions("second", pair)
+    ]
+    assert f"{median(apart):.0%} apart in the median and {max(apart):.0%} at most".replace("%", " %") in GUIDE
+    kept = (FOLDER / "second" / "predictions.txt").read_text()
+    for pair in ("costly-0.5", "costly-0.8", "costly-1"):
+        assert costmodel.render(predictions("second", pair)) in kept
+
+
+@pytest.mark.parametrize("machine", ["first", "second"])
+def test_what_the_answers_say_is_what_the_results_say(machine: str) -> None:
+    answers = (FOLDER / machine / "answers.txt").read_text()
+    for where, pair in MEASURED:
+        if where == machine:
+            assert crossover.render(crossover.analyse(*arms(machine, pair))) in answers
+    checked = {
+        "first": ["gpu0-costly-adaptive-0.5", "gpu0-costly-adaptive-1"],
+        "second": ["cheap-adaptive-0.5"],
+    }[machine]
+    for name in checked:
+        pair = f"{name.removeprefix('gpu0-').partition('-')[0]}-{name.rpartition('-')[2]}"
+        assert validate.render(validate.validate(*arms(machine, pair), load(f"{machine}/{name}"))) in answers
+
+
+def test_the_crossover_session_measured_three_arms_and_answered() -> None:
+    said = (FOLDER / "second" / "bench_crossover.log").read_text()
+    assert "Session bench_crossover was successful" in said
+    third = load("second/cheap-adaptive-0.5")
+    rows = validate.validate(*arms("second", "cheap-0.5"), third)
+    assert {row.verdict for row in rows} == {validate.LOSES} and [row.concurrency for row in rows] == LEVELS
+    assert {round(run.acceptance.length, 2) for run in third.runs if run.acceptance} == {1.0}
+    for row in rows:
+        if row.concurrency in (1, 250):
+            assert all(f"{figure:,.0f}" in GUIDE for figure in (row.baseline, row.speculative, row.adaptive))
+    ratios = [row.ratio for row in rows]
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times the baseline's" in GUIDE
 
 
 def test_the_refusal_of_the_crossover_session_is_that_of_its_results() -> None:
     with pytest.raises(UsageError, match="cuda_graph_bs") as refused:
-        compare.require_comparable(load("cheap-baseline"), load("cheap-eagle3-0.5"))
-    said = (FOLDER / "bench_crossover.log").read_text()
+        compare.require_comparable(*arms("first", "cheap-0.5"))
+    said = (FOLDER / "first" / "bench_crossover-refused.log").read_text()
     assert str(refused.value).splitlines()[0] in said and "Session bench_crossover failed" in said
     for name in ("bench_baseline", "bench_eagle3", "bench_sweep"):
-        assert f"Session {name} was successful" in (FOLDER / f"{name}.log").read_text()
+        assert f"Session {name} was successful" in (FOLDER / "first" / f"{name}.log").read_text()
 
 
 def test_accept_lengths_at_250() -> None:
     lengths = {
         name: {round(run.acceptance.length, 2) for run in load(name).usable(250) if run.acceptance}
-        for name in ("first-costly-eagle3-0.5", "second-costly-eagle3-0.8", "first-costly-eagle3-1")
+        for name in ("second/gpu0-costly-eagle3-0.5", "second/gpu1-costly-eagle3-0.8", "second/gpu0-costly-eagle3-1")
     }
     assert list(lengths.values()) == [{1.87}, {2.92}, {3.98}]
-    exact = {run.acceptance.length for run in load("first-costly-eagle3-1").runs if run.acceptance}
+    exact = {run.acceptance.length for run in load("second/gpu0-costly-eagle3-1").runs if run.acceptance}
     assert exact == {191 / 48}
 
 
 def test_the_figures_of_the_adaptive_servers() -> None:
-    for name, level in (("first-costly-adaptive-0.5", 30), ("first-costly-eagle3-0.5", 30)):
+    for name, level in (("first/gpu0-costly-adaptive-0.5", 30), ("first/gpu0-costly-eagle3-0.5", 30)):
         assert rate(name, level) in GUIDE
     for draft in ("0.5", "1"):
-        for name in (f"first-costly-adaptive-{draft}", f"first-costly-eagle3-{draft}", "first-costly-baseline"):
-            assert rate(name, 250) in GUIDE
-        third = load(f"first-costly-adaptive-{draft}").usable(250)
+        for name in ("adaptive-" + draft, "eagle3-" + draft, "baseline"):
+            assert rate(f"first/gpu0-costly-{name}", 250) in GUIDE
+        third = load(f"first/gpu0-costly-adaptive-{draft}").usable(250)
         assert [run.acceptance.length for run in third if run.acceptance] == [pytest.approx(1.0, abs=0.001)]
 
 
 def test_the_serial_figures() -> None:
-    for name in ("serial-baseline", "serial-eagle3"):
+    for name in ("first/serial-baseline", "first/serial-eagle3"):
         runs = load(name).runs
         assert len(runs) == 10 and {run.output_tokens for run in runs} == {2048}
         assert f"{median(run.throughput for run in runs):.0f}" in GUIDE
@@ -122,7 +179,7 @@ def test_the_first_round_of_the_speculative_arms() -> None:
         assert run.full_load
         return run.full_load.throughput
 
-    result = load("second-costly-eagle3-0.8")
+    result = load("first/gpu1-costly-eagle3-0.8")
     slowest = min(full(runs[0]) / full(runs[1]) for runs in (result.usable(level) for level in LEVELS))
     assert f"up to {1 - slowest:.0%} slower".replace("%", " %") in GUIDE
 

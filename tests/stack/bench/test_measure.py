@@ -65,6 +65,18 @@ def test_a_warm_up_meets_every_level_once_with_short_answers_and_is_not_kept(
     assert [run.full_load is not None for run in recorder.result.runs] == [True]
 
 
+def test_step_times_are_kept_after_each_round(generator: Generator, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    with start(tmp_path, *FAST) as url:
+        record(url, generator, tmp_path / "before.json", small_plan((1,), 1))[0].warm_up()
+        recorder, _ = record(url, generator, path, small_plan((1, 2), 2))
+        recorder.measure(0, 2)
+        assert not load(path).server.step_times
+        recorder.measure(0, 1)
+        assert {time.batch for time in load(path).server.step_times} == {1, 2}
+    assert not load(path).complete
+
+
 def test_without_metrics_the_average_since_the_flush_serves(generator: Generator, tmp_path: Path) -> None:
     with start(tmp_path, *FAST, "--accept-length", "2", "--no-metrics") as url:
         recorder, _ = record(url, generator, tmp_path / "r.json", small_plan((2,), 1))

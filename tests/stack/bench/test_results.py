@@ -204,6 +204,29 @@ def test_validation_against_the_better_arm() -> None:
     words = [row.verdict for row in rows]
     assert words[0] == words[2] == words[3] == "keeps the better arm's throughput"
     assert words[1] == "loses to the better arm"
+    assert validate.render(rows).endswith(
+        "\nthe setting does not hold: at C = 4 a server started with speculation always on is faster"
+    )
+
+
+def test_what_a_validation_says_of_the_setting_as_a_whole() -> None:
+    base, spec = arms()
+    better = {1: SPEC[1], 4: SPEC[4], 16: BASE[16], 64: BASE[64]}
+
+    def said(throughputs: dict[int, list[float]]) -> str:
+        return validate.conclusion(validate.validate(base, spec, a_result("adaptive", throughputs, SPECULATIVE)))
+
+    assert said(better) == "the setting holds at every level measured"
+    slow = {level: [x * 0.5 for x in values] if level in (1, 16, 64) else values for level, values in better.items()}
+    assert said(slow) == (
+        "the setting does not hold: at C = 16, 64 a server started without speculation is faster and "
+        "at C = 1 a server started with speculation always on is faster"
+    )
+    noisy = better | {64: [x * y for x, y in zip(BASE[64], (0.8, 1.0, 1.2), strict=True)]}
+    assert said(noisy) == "the setting is shown to hold at C = 1, 4, 16; at the others it is not decided"
+    # One round shows no noise, so nothing.
+    single = {level: values[:1] for level, values in better.items()}
+    assert said(single) == "whether the setting holds is not decided by these data"
 
 
 def test_the_whole_answer_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
