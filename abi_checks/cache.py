@@ -39,10 +39,10 @@ from abi_checks.cache_rows import (
 )
 from abi_checks.cached_symbols import CachedSymbols, pack_symbols
 from abi_checks.elf_facts import DynamicSymbols
-from abi_checks.facts import Gathered, ObjectFacts, ReadFacts
+from abi_checks.facts import Gathered, ObjectFacts, Reader
 from abi_checks.files import Stamp, names_in, stamp_of
 from abi_checks.sources.folder import DISTRIBUTION_FILES, read_distribution
-from abi_checks.sources.interface import Distribution, SourceObject, Unreadable
+from abi_checks.sources.interface import Distribution, FoundFile, SourceObject, Unreadable
 from abi_checks.sources.listing import Listing, list_folder
 
 TARGETS_KEPT = 12
@@ -62,7 +62,7 @@ class ScanCache:
     """What is remembered of one target; a context manager that keeps what is new when it ends."""
 
     def __init__(self, root: str, folder: Path) -> None:
-        self._read = ReadFacts(root)
+        self._root = root
         self._origin = (root, sys.version, _code_checksum())
         self._path = folder / f"{zlib.crc32(os.fsencode(root)):08x}.facts"
         self._settled = time.time_ns() - SETTLED_NS
@@ -77,18 +77,22 @@ class ScanCache:
         self._kept_distributions: dict[str, Row] = {}
         self._kept_answers: Row | None = None
 
-    def read_facts(self, item: SourceObject | Unreadable) -> Gathered:
-        """As :class:`ReadFacts`."""
+    def knows(self, file: FoundFile) -> bool:
+        """Whether its facts are remembered."""
+        return (file.path, *file.stamp) in self._objects
+
+    def read_facts(self, read: Reader, item: SourceObject | Unreadable) -> Gathered:
+        """As ``read``, which is asked for what is not remembered."""
         if isinstance(item, Unreadable) or item.stamp is None:
-            return self._read(item)
+            return read(item)
         key = (item.path, *item.stamp)
         known = self._objects.get(key)
         if known is not None and self._data is not None:
             row, offset, size = known
             symbols = CachedSymbols(self._data, offset, size)
             self._kept_objects[key] = row, symbols
-            return object_of_row(row, symbols, item, self._read.root)
-        facts = self._read(item)
+            return object_of_row(row, symbols, item, self._root)
+        facts = read(item)
         if isinstance(facts, ObjectFacts) and item.stamp[3] < self._settled:
             self._kept_objects[key] = row_of_object(facts), facts.elf.symbols
         return facts

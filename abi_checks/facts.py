@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from abi_checks.elf import read_elf
@@ -28,6 +29,7 @@ class ObjectFacts:
 
 Gathered = ObjectFacts | Unreadable | None
 """None is a file that is no ELF file and doesn't claim to be one."""
+Reader = Callable[[SourceObject | Unreadable], Gathered]
 
 
 @dataclass(frozen=True, slots=True)

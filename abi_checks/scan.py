@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -16,9 +16,10 @@ from abi_checks.answers import Question, ask
 from abi_checks.cache import ScanCache
 from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import EM_AARCH64, EM_X86_64
-from abi_checks.facts import ObjectFacts, ReadFacts
+from abi_checks.facts import ObjectFacts, Reader, ReadFacts
 from abi_checks.fatbin import FatBinaries
 from abi_checks.process import ProcessState
+from abi_checks.read_ahead import ReadAhead
 from abi_checks.resolution import Resolution, Verdict
 from abi_checks.search import LoaderOptions
 from abi_checks.sources.folder import FolderSource
@@ -162,13 +163,19 @@ def scan(
 ) -> Scan:
     """Read every object of ``source`` and ask the loader about each; ``cache`` is a folder for the facts of files on
     disk."""
-    with ScanCache(source.root, cache) if cache and isinstance(source, FolderSource) else nullcontext() as memory:
-        if memory and isinstance(source, FolderSource):
-            source.list_folder = memory.list_folder
-            source.read_distribution = memory.read_distribution
-        gathered = list(source.map_objects(memory.read_facts if memory else ReadFacts(source.root)))
-        found = [item for item in gathered if isinstance(item, ObjectFacts)]
+    with ExitStack() as stack:
+        memory = None
+        read: Reader = ReadFacts(source.root)
+        if isinstance(source, FolderSource):
+            if cache:
+                memory = stack.enter_context(ScanCache(source.root, cache))
+                source.list_folder = memory.list_folder
+                source.read_distribution = memory.read_distribution
+            new = [file for file in source.files() if not (memory and memory.knows(file))]
+            read = stack.enter_context(ReadAhead(source.root, new))
         distributions = source.distributions()
+        gathered = list(source.map_objects(partial(memory.read_facts, read) if memory else read))
+        found = [item for item in gathered if isinstance(item, ObjectFacts)]
         torch = next((one for one in distributions if one.name == "torch"), None)
         question = Question(
             root=source.root,

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from abi_checks.bytesource import FileSource
 from abi_checks.errors import SourceError
-from abi_checks.sources.interface import Distribution, Result, SourceObject, Unreadable
+from abi_checks.sources.interface import Distribution, FoundFile, Result, SourceObject, Unreadable
 from abi_checks.sources.listing import ListFolder, list_folder
 
 DISTRIBUTION_FILES = ("METADATA", "WHEEL", "RECORD")
 """What of a .dist-info folder is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What a walk through a folder has seen."""
+
+    problems: list[Unreadable] = field(default_factory=list)
+    files: list[FoundFile] = field(default_factory=list)
+    """Sorted by path."""
+    folders: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Folder → the names of the libraries in it, for those that have any."""
+    site_packages: dict[str, list[str]] = field(default_factory=dict)
+    """Folder → the names of the .dist-info folders in it, sorted."""
 
 
 class FolderSource:
@@ -43,25 +58,20 @@ class FolderSource:
         self.interpreter: Path | None = python if self.is_environment and python.exists() else Path(sys.executable)
         self.list_folder: ListFolder = list_folder
         self.read_distribution: ReadDistribution = read_distribution
-        self._folders: dict[str, frozenset[str]] = {}
-        self._site_packages: dict[str, list[str]] = {}
-        """Folder → the names of the .dist-info folders in it, sorted."""
+
+    def files(self) -> Sequence[FoundFile]:
+        """The files of ``objects``, in that order."""
+        return self._walk.files
 
     def objects(self) -> Iterator[SourceObject | Unreadable]:
         """See :class:`abi_checks.sources.interface.Source`."""
-        groups: dict[tuple[int, int, int, int], list[str]] = {}
-        problems: list[Unreadable] = []
-        self._walk(groups, problems)
-        yield from problems
-        for paths in groups.values():
-            paths.sort()
-        for stamp, paths in sorted(groups.items(), key=lambda item: item[1][0]):
+        yield from self._walk.problems
+        for file in self._walk.files:
             try:
-                with FileSource(paths[0]) as data:
-                    aliases = tuple(map(self._relative, paths[1:]))
-                    yield SourceObject(self._relative(paths[0]), data, aliases, stamp[:2], stamp)
+                with FileSource(os.path.join(self.root, file.path)) as data:
+                    yield SourceObject(file.path, data, file.aliases, file.stamp[:2], file.stamp)
             except OSError as error:
-                yield Unreadable(self._relative(paths[0]), f"cannot be read: {error.strerror}")
+                yield Unreadable(file.path, f"cannot be read: {error.strerror}")
 
     def map_objects(self, function: Callable[[SourceObject | Unreadable], Result]) -> Iterator[Result]:
         """See :class:`abi_checks.sources.interface.Source`."""
@@ -69,20 +79,21 @@ class FolderSource:
 
     def folders(self) -> Mapping[str, frozenset[str]]:
         """See :class:`abi_checks.sources.interface.Source`."""
-        return self._folders
+        return self._walk.folders
 
     def distributions(self) -> tuple[Distribution, ...]:
-        """The distributions whose .dist-info folders were seen by ``objects``."""
+        """The distributions that have a .dist-info folder."""
+        site_packages = self._walk.site_packages
         # Distributions that another one carries inside a package (setuptools/_vendor) are not installed ones.
         tops = [
             folder
-            for folder in sorted(self._site_packages)
-            if not any(str(parent) in self._site_packages for parent in Path(folder).parents)
+            for folder in sorted(site_packages)
+            if not any(str(parent) in site_packages for parent in Path(folder).parents)
         ]
         return tuple(
             self.read_distribution(os.path.join(top, name), f"{prefix}/" if (prefix := self._relative(top)) else "")
             for top in tops
-            for name in self._site_packages[top]
+            for name in site_packages[top]
         )
 
     def notes(self) -> tuple[str, ...]:
@@ -92,20 +103,23 @@ class FolderSource:
     def _relative(self, path: str) -> str:
         return path[len(self.root) + 1 :] if self.root != "/" else path[1:]
 
-    def _walk(self, groups: dict[tuple[int, int, int, int], list[str]], problems: list[Unreadable]) -> None:
+    @cached_property
+    def _walk(self) -> _Walk:
+        groups: dict[tuple[int, int, int, int], list[str]] = {}
+        walk = _Walk()
         waiting = [self.root]
         while waiting:
             folder = waiting.pop()
             try:
                 folders, names = self.list_folder(folder)
             except OSError as error:
-                problems.append(Unreadable(self._relative(folder), f"folder cannot be read: {error.strerror}"))
+                walk.problems.append(Unreadable(self._relative(folder), f"folder cannot be read: {error.strerror}"))
                 continue
             below = folder if folder.endswith("/") else f"{folder}/"
             libraries = ["glibc-hwcaps"] if "glibc-hwcaps" in folders else []
             for name in folders:
                 if name.endswith(".dist-info"):
-                    self._site_packages.setdefault(folder, []).append(name)
+                    walk.site_packages.setdefault(folder, []).append(name)
                 waiting.append(below + name)
             for name in names:
                 path = below + name
@@ -113,14 +127,19 @@ class FolderSource:
                     status = os.stat(path)
                 except OSError as error:
                     what = "a broken symbolic link" if os.path.islink(path) else f"cannot be read: {error.strerror}"
-                    problems.append(Unreadable(self._relative(path), what))
+                    walk.problems.append(Unreadable(self._relative(path), what))
                     continue
                 if status.st_mode & 0o170000 == 0o100000:
                     stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
                     groups.setdefault(stamp, []).append(path)
                     libraries.append(name)
             if libraries:
-                self._folders[folder] = frozenset(libraries)
+                walk.folders[folder] = frozenset(libraries)
+        for stamp, paths in groups.items():
+            first, *others = sorted(map(self._relative, paths))
+            walk.files.append(FoundFile(first, tuple(others), stamp))
+        walk.files.sort(key=lambda file: file.path)
+        return walk
 
 
 class FileTarget:

@@ -30,6 +30,15 @@ class SourceObject:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file on disk that is, or should be, an ELF shared object, not yet opened; as in :class:`SourceObject`."""
+
+    path: str
+    aliases: tuple[str, ...]
+    stamp: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """A file or folder of the source that could not be read: reported, never passed over."""
 
