@@ -5,13 +5,15 @@
 Each round makes an environment with uv alone and one with ``cu130-stack build``, in turn first, each in a new folder
 that is removed afterwards. Warm: uv's cache has everything, which leaves a build nothing but links to make. ``--cold``:
 each of the two downloads everything into a cache of its own (10 GiB of disk at a time). What one has written is on the
-disk before the other starts.
+disk before the other starts. Lines and disks differ from minute to minute by more than a build adds, so what a build
+spends beside its own installation is shown as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -20,11 +22,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from stack.build import FILL, install
 from stack.definition import load_definition
 from stack.interpreters import choose_interpreter
 from stack.uv import cache_folder
 
 PROJECT = Path(__file__).resolve().parent.parent
+INSTALLATION = next(step.title for step in FILL if step.act is install)
 
 
 def main() -> None:
@@ -38,6 +42,7 @@ def main() -> None:
     interpreter = choose_interpreter(definition, None)
     lock = definition.lock_path(interpreter.version)
     seconds: dict[str, list[float]] = {"uv": [], "build": []}
+    installing: list[float] = []
     for number in range(options.rounds):
         for kind in ("uv", "build") if number % 2 == 0 else ("build", "uv"):
             # On the file system of uv's cache, so that both can link from it.
@@ -51,15 +56,19 @@ def main() -> None:
                 if kind == "uv":
                     bare_install(folder, lock, interpreter.path, environment)
                 else:
-                    build(folder, options.stack, interpreter.version, environment)
+                    installing.append(build(folder, options.stack, interpreter.version, environment))
                 seconds[kind].append(time.monotonic() - start)
-                print(f"round {number + 1}: {kind} {seconds[kind][-1]:.1f} s", flush=True)
+                inside = f", of which its installation {installing[-1]:.1f} s" if kind == "build" else ""
+                print(f"round {number + 1}: {kind} {seconds[kind][-1]:.1f} s{inside}", flush=True)
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
     uv, built = (statistics.median(seconds[kind]) for kind in ("uv", "build"))
     state = "cold" if options.cold else "warm"
     difference = f"{built / uv - 1:+.0%}, {built - uv:+.1f} s"
     print(f"{options.stack}, {state} cache, medians: uv {uv:.1f} s, build {built:.1f} s, {difference}")
+    beside = [whole - inside for whole, inside in zip(seconds["build"], installing, strict=True)]
+    share = statistics.median(one / inside for one, inside in zip(beside, installing, strict=True))
+    print(f"a build beside its own installation: {statistics.median(beside):.1f} s, {share:+.0%}")
 
 
 def bare_install(folder: Path, lock: Path, python: Path, environment: dict[str, str]) -> None:
@@ -73,11 +82,16 @@ def bare_install(folder: Path, lock: Path, python: Path, environment: dict[str, 
     subprocess.run(sync, check=True, env=environment, timeout=3600)
 
 
-def build(folder: Path, stack: str, python: str, environment: dict[str, str]) -> None:
-    """The same with everything that a build does besides."""
+def build(folder: Path, stack: str, python: str, environment: dict[str, str]) -> float:
+    """The same with everything that a build does besides; returns the seconds of the installation in it."""
     options = ["--stack", stack, "--python", python, "--prefix", str(folder / "prefix")]
     command = [sys.executable, "-m", "stack", "build", *options]
-    subprocess.run(command, check=True, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, timeout=3600)
+    done = subprocess.run(
+        command, check=True, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True, timeout=3600
+    )
+    found = re.search(rf"{INSTALLATION}: done \((\d+\.\d) s\)", done.stdout)
+    assert found, done.stdout
+    return float(found[1])
 
 
 if __name__ == "__main__":

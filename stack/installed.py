@@ -141,6 +141,7 @@ def _read_claims(
     """Absolute path → the claims to it, and what could not be read."""
     claims: dict[str, list[_Claim]] = {}
     problems = []
+    below = os.path.normpath(packages) + "/"
     for distribution in distributions:
         try:
             with (distribution.folder / "RECORD").open(newline="", encoding="utf-8") as stream:
@@ -150,9 +151,14 @@ def _read_claims(
             continue
         for row in rows:
             path, digest, size = (*row, "", "")[:3]
-            full = os.path.normpath(os.path.join(packages, path))
-            claims.setdefault(full, []).append(_Claim(distribution.name, digest, size))
+            claims.setdefault(_absolute(below, path), []).append(_Claim(distribution.name, digest, size))
     return claims, problems
+
+
+def _absolute(below: str, path: str) -> str:
+    """A RECORD's path; an environment has 75,000, of which few need the care of normpath."""
+    plain = path[:1] not in ("/", ".") and "/." not in path and "//" not in path
+    return below + path if plain else os.path.normpath(os.path.join(below, path))
 
 
 def _settle(
