@@ -16,6 +16,7 @@ import pytest
 import yaml
 from uv import find_uv_bin
 
+from stack.build import FILL, JUDGE
 from stack.cli import COMMANDS
 from tests.conftest import environment_prefix
 
@@ -50,6 +51,11 @@ def test_every_command_is_accounted_for() -> None:
     assert len(known) == len(TABLE)
     assert [f"{page}: {command}" for page, command in documented() if command not in known] == []
     assert sorted(known - {command for _, command in documented()}) == []
+
+
+def test_the_steps_that_the_readme_shows_are_those_of_a_build() -> None:
+    shown = re.findall(r"^  (.+) …$", (PROJECT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert shown == [step.title for step in FILL + JUDGE]
 
 
 def test_what_stands_for_a_command_exists() -> None:
