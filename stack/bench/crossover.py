@@ -16,9 +16,11 @@ from typing import Literal
 
 from stack.bench.compare import kept_apart, throughputs
 from stack.bench.schema import BenchResult
-from stack.bench.stats import effects
+from stack.bench.stats import Effect, effects
 
 FAMILY_CONFIDENCE = 0.95
+MANY_ROUNDS = 100
+"""More than these are not worth a number: the arms are as good as equal there."""
 
 Kind = Literal["up-to", "always", "never", "at-least", "at-most", "not-decided"]
 
@@ -35,6 +37,8 @@ class LevelAnswer:
     high: float | None
     side: int
     """1 speculation pays, -1 it costs, 0 not decided."""
+    rounds_needed: int | None
+    """Where it is not decided: about how many rounds would decide it, if ratio and noise are as measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,20 @@ def find(baseline: Mapping[int, Sequence[float]], speculative: Mapping[int, Sequ
     confidence = 1 - (1 - FAMILY_CONFIDENCE) / len(common)
     rows = []
     for concurrency, effect in effects(baseline, speculative, confidence).items():
-        middles = (median(baseline[concurrency]), median(speculative[concurrency]))
-        rows.append(LevelAnswer(concurrency, *middles, effect.ratio, effect.low, effect.high, effect.side))
+        one, other = baseline[concurrency], speculative[concurrency]
+        needed = _rounds_needed(effect, min(len(one), len(other)))
+        interval = (effect.ratio, effect.low, effect.high)
+        rows.append(LevelAnswer(concurrency, median(one), median(other), *interval, effect.side, needed))
     return _answer(tuple(rows))
+
+
+def _rounds_needed(effect: Effect, rounds: int) -> int | None:
+    """An interval narrows with the square root of the number of runs, and a little faster where they are few."""
+    distance = math.log(effect.ratio)
+    if effect.side or effect.high is None or not distance:
+        return None
+    reach = math.log(effect.high) - distance
+    return math.ceil(rounds * (reach / distance) ** 2)
 
 
 def analyse(baseline: BenchResult, speculative: BenchResult) -> Crossover:
@@ -131,6 +146,10 @@ def _interpolate(rows: Sequence[LevelAnswer]) -> float:
     raise AssertionError("a won level lies before a lost one, so the ratio crosses 1")
 
 
+def _about(rounds: int | None) -> str:
+    return "over 100" if rounds is None or rounds > MANY_ROUNDS else str(rounds)
+
+
 def render(answer: Crossover) -> str:
     """The answer and its levels as text."""
     lines = [answer.sentence(), f"{'C':>4} {'baseline':>10} {'speculative':>12} {'ratio':>7} {'interval':>16}  side"]
@@ -145,4 +164,8 @@ def render(answer: Crossover) -> str:
         f"intervals: {FAMILY_CONFIDENCE:.0%} for all {len(answer.levels)} levels together; "
         "throughput in output tokens per second, medians"
     )
+    open_levels = [row for row in answer.levels if row.rounds_needed]
+    if open_levels:
+        needs = ", ".join(f"C = {row.concurrency}: {_about(row.rounds_needed)}" for row in open_levels)
+        lines.append(f"rounds that would decide, if ratio and noise are as measured: {needs}")
     return "\n".join([*lines, *(f"left out: {line}" for line in answer.excluded)])

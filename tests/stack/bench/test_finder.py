@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from stack.bench.crossover import Crossover, find
+from stack.bench.crossover import Crossover, find, render
 from tests.stack.bench.mock_engine import Costs, simulate
 
 LEVELS = (1, 2, 5, 10, 30, 70, 100, 250)
@@ -106,6 +106,23 @@ def test_levels_of_one_arm_only_are_left_out() -> None:
     answer = find({1: [100.0, 101.0], 2: [200.0, 201.0]}, {1: [150.0, 151.0], 2: []})
     assert [row.concurrency for row in answer.levels] == [1]
     assert find({1: [100.0]}, {2: [100.0]}).reason == "no level has usable runs of both arms"
+
+
+def test_the_rounds_that_would_decide() -> None:
+    def measured(rounds: int) -> Crossover:
+        noise = [95.0, 105.0, 100.0, 100.0] * (rounds // 4)
+        ratios = {1: 1.3, 2: 1.05, 4: 1.005}
+        return find(dict.fromkeys(ratios, noise), {level: [x * r for x in noise] for level, r in ratios.items()})
+
+    first = measured(4)
+    won, near, tied = first.levels
+    assert (won.side, near.side, tied.side) == (1, 0, 0)
+    assert won.rounds_needed is None and near.rounds_needed and tied.rounds_needed
+    enough = near.rounds_needed + -near.rounds_needed % 4
+    assert measured(enough).levels[1].side == 1
+    assert measured(enough // 8 * 4).levels[1].side == 0
+    assert render(first).endswith(f"if ratio and noise are as measured: C = 2: {near.rounds_needed}, C = 4: over 100")
+    assert "would decide" not in render(find({1: [100.0, 101.0, 99.0]}, {1: [200.0, 201.0, 199.0]}))
 
 
 def test_one_run_a_level_decides_nothing() -> None:
