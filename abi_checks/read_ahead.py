@@ -14,6 +14,7 @@ import mmap
 import os
 import signal
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn
@@ -45,8 +46,8 @@ class ReadAhead:
         self._child = 0
         self._rows: Mapping[int, Row] = {}
         self._data: mmap.mmap | None = None
-        if len(files) < WORTH_SHARING or len(os.sched_getaffinity(0)) < 2:
-            return
+        if len(files) < WORTH_SHARING or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+            return  # A child of a process with threads could wait for ever for what one of them held.
         self._numbers = {file.path: number for number, file in enumerate(files)}
         # The files that each process has come to. Where both take one at the same moment, both read it, or, because the
         # child sees that and leaves it, this one does.

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,13 @@ from abi_checks.sources.interface import SourceObject, Unreadable
 from tests.abi_checks.fixtures import compile_object
 
 COUNT = WORTH_SHARING + 20
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has, and earlier tests have left."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +132,12 @@ def test_where_no_second_process_can_be(folder: Path, monkeypatch: pytest.Monkey
     assert found == plainly(folder) and not any(of_the_child(found))
 
 
-@pytest.mark.parametrize(("cores", "files"), [(1, COUNT), (2, WORTH_SHARING - 1)])
-def test_where_it_is_not_worth_it(folder: Path, monkeypatch: pytest.MonkeyPatch, cores: int, files: int) -> None:
+@pytest.mark.parametrize(("cores", "files", "threads"), [(1, COUNT, 1), (2, WORTH_SHARING - 1, 1), (2, COUNT, 2)])
+def test_where_there_is_no_second_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cores: int, files: int, threads: int
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(threading, "active_count", lambda: threads)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
     source = FolderSource(folder)
     with ReadAhead(source.root, source.files()[:files]) as read:
