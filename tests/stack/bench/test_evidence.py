@@ -97,6 +97,17 @@ def test_how_many_levels_are_decided_and_the_figures_beside_the_others() -> None
         assert f"{answer.ratio:.3f} [{answer.low:.3f}, {answer.high:.3f}] beside {row.predicted:.3f}" in GUIDE
 
 
+def test_how_the_two_machines_agree() -> None:
+    for pair in PREDICTED_TO_PAY:
+        answers = [crossover.analyse(*arms(machine, pair)).levels for machine in ("first", "second")]
+        for one, other in zip(*answers, strict=True):
+            assert one.low and one.high and other.low and other.high
+            assert one.low <= other.high and other.low <= one.high
+    rates = [compare.throughputs(arms(machine, "cheap-0.5")[1]) for machine in ("first", "second")]
+    ratios = [median(rates[1][level]) / median(rates[0][level]) for level in LEVELS]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times as fast" in GUIDE
+
+
 def test_how_far_the_predictions_of_the_first_machine_lie_from_the_second() -> None:
     apart = [
         abs(row.measured / row.predicted - 1)
