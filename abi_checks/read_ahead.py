@@ -44,17 +44,18 @@ class ReadAhead:
         self._files = files
         self._numbers: dict[str, int] = {}
         self._child = 0
+        self._output = -1
         self._rows: Mapping[int, Row] = {}
         self._data: mmap.mmap | None = None
         if len(files) < WORTH_SHARING or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
             return  # A child of a process with threads could wait for ever for what one of them held.
         self._numbers = {file.path: number for number, file in enumerate(files)}
-        # The files that each process has come to. Where both take one at the same moment, both read it, or, because the
-        # child sees that and leaves it, this one does.
-        self._positions = memoryview(mmap.mmap(-1, 8)).cast("I")
-        self._positions[_THEIRS] = len(files)
-        self._output = os.memfd_create("facts")
-        with contextlib.suppress(OSError):  # where there can be no further process, all is read here
+        with contextlib.suppress(OSError):  # where there can be no further process or file, all is read here
+            # The files that each process has come to. Where both take one at the same moment, both read it, or, because
+            # the child sees that and leaves it, this one does.
+            self._positions = memoryview(mmap.mmap(-1, 8)).cast("I")
+            self._positions[_THEIRS] = len(files)
+            self._output = os.memfd_create("facts")
             self._child = os.fork()
             if not self._child:
                 self._read_backwards()
@@ -88,7 +89,7 @@ class ReadAhead:
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             self._end_of_child()
-        if self._numbers:
+        if self._output >= 0:
             os.close(self._output)
 
     def _read_backwards(self) -> NoReturn:
@@ -130,6 +131,9 @@ class ReadAhead:
             self._rows = marshal.loads(self._data[at : at + length])
 
     def _end_of_child(self) -> int:
-        status = os.waitpid(self._child, 0)[1]
+        try:
+            status = os.waitpid(self._child, 0)[1]
+        except ChildProcessError:  # a caller that ignores SIGCHLD: how it ended is not known
+            status = -1
         self._child = 0
         return status

@@ -121,15 +121,27 @@ def test_no_process_is_left_when_the_reading_stops_early(folder: Path) -> None:
     assert child and not is_there(child)
 
 
-def test_where_no_second_process_can_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> NoReturn:
+@pytest.mark.parametrize("what", ["fork", "memfd_create"])
+def test_where_no_second_process_can_be(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def refuse(*_: object) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(os, what, refuse)
     source = FolderSource(folder)
     with ReadAhead(source.root, source.files()) as read:
         found = list(source.map_objects(read))
     assert found == plainly(folder) and not any(of_the_child(found))
+
+
+def test_under_a_caller_that_ignores_its_children(folder: Path) -> None:
+    source = FolderSource(folder)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with ReadAhead(source.root, source.files()) as read:
+            found = list(source.map_objects(read))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert found == plainly(folder)
 
 
 @pytest.mark.parametrize(("cores", "files", "threads"), [(1, COUNT, 1), (2, WORTH_SHARING - 1, 1), (2, COUNT, 2)])
