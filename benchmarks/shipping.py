@@ -1,15 +1,17 @@
 """What it costs to carry a stack to a host without a network: ``python -m benchmarks.shipping cu130-pypi FOLDER``.
 
 Prints, for the stack's every wheel: the seconds that the bare transfer takes (the same addresses, as many connections,
-nothing hashed or written), the seconds that a wheelhouse takes, those of splitting and joining it, and those of a build
-from it in a network namespace without a route, with an empty cache and once more with the cache that this left, beside
-those of a build with the user's own warm cache. FOLDER gets about 25 GB and is removed at the end.
+nothing hashed or written) and that a wheelhouse takes, by turns, since lines differ from minute to minute; those of
+splitting and joining it; and those of a build from it in a network namespace without a route, with an empty cache and
+once more with the cache that this left, beside those of a build with the user's own warm cache. FOLDER gets about 25 GB
+and is removed at the end.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +34,7 @@ from stack.wheelhouse import make_wheelhouse
 
 PYTHON = "3.12"
 PART = 60 << 20
+ROUNDS = 5
 
 
 def timed(label: str, act: Callable[[], Any]) -> float:
@@ -83,12 +86,18 @@ def main() -> None:
     print(f"{stack}: {len(artifacts)} wheels, {sum(item.size or 0 for item in artifacts) / 1e9:.2f} GB", flush=True)
     wheels, parts, joined = folder / "wheels", folder / "parts", folder / "joined"
     quiet = Progress(Console(quiet=True))
-    bare = timed("bare transfer", lambda: transfer_only(artifacts))
-    made = timed(
-        "wheelhouse",
-        lambda: make_wheelhouse(definition, lock, wheels, split=None, without={}, mirrors={}, progress=quiet),
-    )
-    print(f"wheelhouse / bare transfer: {made / bare:.2f}")
+    bare, made = [], []
+    for _ in range(ROUNDS):
+        shutil.rmtree(wheels, ignore_errors=True)
+        os.sync()
+        bare.append(timed("bare transfer", lambda: transfer_only(artifacts)))
+        made.append(
+            timed(
+                "wheelhouse",
+                lambda: make_wheelhouse(definition, lock, wheels, split=None, without={}, mirrors={}, progress=quiet),
+            )
+        )
+    print(f"wheelhouse / bare transfer, medians: {statistics.median(made) / statistics.median(bare):.2f}")
     parts.mkdir(exist_ok=True)
     timed("split", lambda: write_parts(wheels, parts, PART, lambda name: None))
     shutil.rmtree(wheels)
