@@ -44,13 +44,21 @@ class Options:
     cache: Path | None = None
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Nothing of a scan is garbage before its end, and looking for it in millions of objects takes time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_no_collection()
 def check_source(source: Source, options: Options) -> Report:
     """Judge any source. Raises SourceError where it can't be read at all."""
-    with _no_collection():
-        return _judged(source, options)
-
-
-def _judged(source: Source, options: Options) -> Report:
     facts = scan(source, library_path=options.library_path, assume_driver=options.assume_driver, cache=options.cache)
     raised = (finding for check in CHECKS for finding in check.run(facts, options.checks))
     findings = apply_waivers(raised, options.waivers)
@@ -63,19 +71,6 @@ def _judged(source: Source, options: Options) -> Report:
         findings=tuple(findings),
         versions=tuple((name, found.version) for name in KEY_DISTRIBUTIONS if (found := facts.installed(name))),
     )
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Nothing of a scan is garbage before its end, and looking for it in millions of objects takes a fifth of the
-    time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def check_environment(root: Path, expectations: Expectations | None = None) -> Report:

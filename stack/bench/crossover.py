@@ -146,10 +146,6 @@ def _interpolate(rows: Sequence[LevelAnswer]) -> float:
     raise AssertionError("a won level lies before a lost one, so the ratio crosses 1")
 
 
-def _about(rounds: int | None) -> str:
-    return "over 100" if rounds is None or rounds > MANY_ROUNDS else str(rounds)
-
-
 def render(answer: Crossover) -> str:
     """The answer and its levels as text."""
     lines = [answer.sentence(), f"{'C':>4} {'baseline':>10} {'speculative':>12} {'ratio':>7} {'interval':>16}  side"]
@@ -164,8 +160,8 @@ def render(answer: Crossover) -> str:
         f"intervals: {FAMILY_CONFIDENCE:.0%} for all {len(answer.levels)} levels together; "
         "throughput in output tokens per second, medians"
     )
-    open_levels = [row for row in answer.levels if row.rounds_needed]
-    if open_levels:
-        needs = ", ".join(f"C = {row.concurrency}: {_about(row.rounds_needed)}" for row in open_levels)
-        lines.append(f"rounds that would decide, if ratio and noise are as measured: {needs}")
+    needed = [(row.concurrency, row.rounds_needed) for row in answer.levels if row.rounds_needed]
+    if needed:
+        texts = (f"C = {level}: {n if n <= MANY_ROUNDS else f'over {MANY_ROUNDS}'}" for level, n in needed)
+        lines.append(f"rounds that would decide, if ratio and noise are as measured: {', '.join(texts)}")
     return "\n".join([*lines, *(f"left out: {line}" for line in answer.excluded)])

@@ -46,12 +46,12 @@ def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchRes
     """One row a level that all three results have, at 95 % a level."""
     results = (baseline, speculative, adaptive)
     arms = [throughputs(result, *results) for result in results]
-    against = [effects(arm, arms[2], 0.95) for arm in arms[:2]]
+    against = {"baseline": effects(arms[0], arms[2], 0.95), "speculative": effects(arms[1], arms[2], 0.95)}
     rows = []
-    for level in sorted(set(against[0]) & set(against[1])):
+    for level in sorted(set(against["baseline"]) & set(against["speculative"])):
         middles = [median(arm[level]) for arm in arms]
         better: Literal["baseline", "speculative"] = "baseline" if middles[0] >= middles[1] else "speculative"
-        effect = against[better == "speculative"][level]
+        effect = against[better][level]
         rows.append(
             Validation(level, middles[0], middles[1], middles[2], better, effect.ratio, effect.low, effect.high)
         )

@@ -20,7 +20,7 @@ from abi_checks.read_ahead import WORTH_SHARING, ReadAhead
 from abi_checks.scan import scan
 from abi_checks.sources.folder import FolderSource
 from abi_checks.sources.interface import SourceObject, Unreadable
-from tests.abi_checks.fixtures import compile_object
+from tests.abi_checks.fixtures import compile_object, version_script
 
 COUNT = WORTH_SHARING + 20
 
@@ -37,9 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Objects that differ in their symbols, one with versions; a damaged one, one that is no ELF file, two names of one
     file, a broken link."""
     root = tmp_path_factory.mktemp("many")
+    versions = version_script(root, "V1 { global: have2; };")
     kinds = [
-        compile_object(root / f"kind{kind}.so", f"extern int need{kind}; int *have{kind} = &need{kind};")
-        for kind in range(3)
+        compile_object(root / f"kind{kind}.so", f"extern int need{kind}; int *have{kind} = &need{kind};", *flags)
+        for kind, flags in enumerate(((), (), (versions,)))
     ]
     for number in range(COUNT):
         shutil.copyfile(kinds[number % 3], root / f"lib{number:03}.so")
@@ -71,6 +72,7 @@ def test_all_facts_are_those_of_one_process(folder: Path) -> None:
         found = list(source.map_objects(read))
     assert found == plainly(folder)
     assert sum(isinstance(item, Unreadable) for item in found) == 3 and None in found
+    assert any(isinstance(item, ObjectFacts) and item.elf.defined_versions for item in found)
     assert child and not is_there(child)
 
 
