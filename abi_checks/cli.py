@@ -17,6 +17,7 @@ from abi_checks.errors import SourceError, UsageError, UserError
 from abi_checks.expectations import SIDECAR, Expectations, read_expectations
 from abi_checks.report import text as text_report
 from abi_checks.report.interface import Report
+from abi_checks.stopping import exit_code, stoppable, words
 from abi_checks.targets import Surroundings, find_target, parse_python
 
 
@@ -30,22 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _explain(options.explain)
         if not options.targets:
             raise UsageError("name at least one TARGET, or --explain CHECK")
-        reports = [_judge(target, options) for target in options.targets]
-        rendered = "".join(_render(report, options) for report in reports)
-        if options.output:
-            _write(Path(options.output), rendered)
-        else:
-            _show(reports, rendered, options)
-        return max(report.exit_code for report in reports)
+        with stoppable():
+            return _run(options)
     except UserError as error:
         print(f"abi-check: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except KeyboardInterrupt:
-        print("abi-check: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        print(f"abi-check: {words(stopped)}", file=sys.stderr)
+        return exit_code(stopped)
+
+
+def _run(options: argparse.Namespace) -> int:
+    reports = [_judge(target, options) for target in options.targets]
+    rendered = "".join(_render(report, options) for report in reports)
+    if options.output:
+        _write(Path(options.output), rendered)
+    else:
+        _show(reports, rendered, options)
+    return max(report.exit_code for report in reports)
 
 
 def program() -> NoReturn:

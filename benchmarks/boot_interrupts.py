@@ -31,6 +31,8 @@ from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
 from stack.serve.keeper import descendants, parents  # noqa: E402
 
 END_LIMIT_S = 60.0
+FIRST_PORT = 20_000
+"""Of servers 200 ports apart; all below the range from which the kernel gives ports to whoever asks for any."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def bindable(port: int) -> bool:
 def interrupt(options: argparse.Namespace, number: int, after_s: float, folder: Path) -> Outcome:
     """Start a boot, interrupt it, and look."""
     log = folder / f"{number}.log"
-    port = 34000 + 50 * number
+    port = FIRST_PORT + 200 * number
     words = ["--models", str(options.models), "--port", str(port), "--log", str(log), "--profile", "eagle3-chain"]
     words += ["--share-gpu"]
     command = boot_command(options.stack, options.env, words, SMALL)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from abi_checks.errors import UsageError
-from stack.bench.crossover import Crossover
+from stack.bench.crossover import EVEN, Crossover
 from stack.bench.schema import BenchResult, StepTime
 
 
@@ -27,11 +27,17 @@ class Prediction:
     predicted: float
     measured: float
     measured_side: int
+    measured_even: bool
 
     @property
     def agrees(self) -> bool | None:
-        """Whether both are on the same side of 1; None where the measurement decides no side."""
-        return None if not self.measured_side else (self.predicted > 1) == (self.measured_side > 0)
+        """Whether both are on the same side of 1, or both are even; None where the measurement decides neither.
+
+        A prediction outside of what counts as even is not refuted by a measured one: the side may still be right.
+        """
+        if self.measured_side:
+            return (self.predicted > 1) == (self.measured_side > 0)
+        return True if self.measured_even and abs(self.predicted - 1) <= EVEN else None
 
 
 def accept_length(acceptance: float, steps: int) -> float:
@@ -74,17 +80,24 @@ def predict(
         if decode is None or verify is None or gain is None:
             continue
         ratio = gain * decode / verify
-        rows.append(Prediction(level.concurrency, decode, verify, gain, ratio, level.ratio, level.side))
+        rows.append(Prediction(level.concurrency, decode, verify, gain, ratio, level.ratio, level.side, level.even))
     return rows
 
 
 def render(rows: Sequence[Prediction]) -> str:
     """Predictions as a text table."""
-    words = {True: "yes", False: "NO", None: "measurement undecided"}
     lines = [f"{'C':>4} {'decode ms':>10} {'verify ms':>10} {'length':>7} {'predicted':>10} {'measured':>9}  same side"]
     lines += [
         f"{row.concurrency:>4} {row.decode_s * 1e3:>10.3f} {row.verify_s * 1e3:>10.3f} {row.accept_length:>7.3f} "
-        f"{row.predicted:>10.3f} {row.measured:>9.3f}  {words[row.agrees]}"
+        f"{row.predicted:>10.3f} {row.measured:>9.3f}  {_agreement(row)}"
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def _agreement(row: Prediction) -> str:
+    if row.agrees and row.measured_even:
+        return "yes, even"
+    return {True: "yes", False: "NO", None: "measured even" if row.measured_even else "measurement undecided"}[
+        row.agrees
+    ]

@@ -19,8 +19,10 @@ from stack.bench.schema import BenchResult
 from stack.bench.stats import Effect, effects
 
 FAMILY_CONFIDENCE = 0.95
+EVEN = 0.05
+"""Where the whole interval lies closer to 1 than this, either arm does, whichever side more rounds would find."""
 MANY_ROUNDS = 100
-"""More than these are not worth a number: the arms are as good as equal there."""
+"""More than these are not worth a number."""
 
 Kind = Literal["up-to", "always", "never", "at-least", "at-most", "not-decided"]
 
@@ -39,6 +41,8 @@ class LevelAnswer:
     """1 speculation pays, -1 it costs, 0 not decided."""
     rounds_needed: int | None
     """Where it is not decided: about how many rounds would decide it, if ratio and noise are as measured."""
+    even: bool
+    """Whether no side is decided because there is hardly any difference, rather than for want of data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,10 @@ class Crossover:
 
     def sentence(self) -> str:
         """The answer in words."""
+        even = ", ".join(str(row.concurrency) for row in self.levels if row.even)
+        return self._decided() + (f"; the arms are even to within {EVEN:.0%} at C = {even}" if even else "")
+
+    def _decided(self) -> str:
         match self.kind:
             case "up-to":
                 return (
@@ -89,8 +97,14 @@ def find(baseline: Mapping[int, Sequence[float]], speculative: Mapping[int, Sequ
         one, other = baseline[concurrency], speculative[concurrency]
         needed = _rounds_needed(effect, min(len(one), len(other)))
         interval = (effect.ratio, effect.low, effect.high)
-        rows.append(LevelAnswer(concurrency, median(one), median(other), *interval, effect.side, needed))
+        rows.append(LevelAnswer(concurrency, median(one), median(other), *interval, effect.side, needed, _even(effect)))
     return _answer(tuple(rows))
+
+
+def _even(effect: Effect) -> bool:
+    if effect.side or effect.low is None or effect.high is None:
+        return False
+    return effect.low >= 1 - EVEN and effect.high <= 1 + EVEN
 
 
 def _rounds_needed(effect: Effect, rounds: int) -> int | None:
@@ -149,19 +163,22 @@ def _interpolate(rows: Sequence[LevelAnswer]) -> float:
 def render(answer: Crossover) -> str:
     """The answer and its levels as text."""
     lines = [answer.sentence(), f"{'C':>4} {'baseline':>10} {'speculative':>12} {'ratio':>7} {'interval':>16}  side"]
-    words = {1: "pays", -1: "costs", 0: "not decided"}
     for row in answer.levels:
         interval = "none" if row.low is None else f"[{row.low:.3f}, {row.high:.3f}]"
         lines.append(
             f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.ratio:>7.3f} {interval:>16}"
-            f"  {words[row.side]}"
+            f"  {_side(row)}"
         )
     lines.append(
         f"intervals: {FAMILY_CONFIDENCE:.0%} for all {len(answer.levels)} levels together; "
         "throughput in output tokens per second, medians"
     )
-    needed = [(row.concurrency, row.rounds_needed) for row in answer.levels if row.rounds_needed]
+    needed = [(row.concurrency, row.rounds_needed) for row in answer.levels if row.rounds_needed and not row.even]
     if needed:
         texts = (f"C = {level}: {n if n <= MANY_ROUNDS else f'over {MANY_ROUNDS}'}" for level, n in needed)
         lines.append(f"rounds that would decide, if ratio and noise are as measured: {', '.join(texts)}")
     return "\n".join([*lines, *(f"left out: {line}" for line in answer.excluded)])
+
+
+def _side(row: LevelAnswer) -> str:
+    return "even" if row.even else {1: "pays", -1: "costs", 0: "not decided"}[row.side]

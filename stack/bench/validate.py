@@ -9,7 +9,7 @@ from typing import Literal
 
 from stack.bench.compare import throughputs
 from stack.bench.schema import BenchResult
-from stack.bench.stats import effects
+from stack.bench.stats import Effect, effects
 
 TOLERANCE = 0.05
 """Switching has a price of its own; a loss up to this share is no reason against the setting."""
@@ -27,19 +27,20 @@ class Validation:
     adaptive: float
     better: Literal["baseline", "speculative"]
     """Which of the two it is held against: the one with the higher median."""
-    ratio: float
-    """Adaptive over the better one."""
-    low: float | None
-    high: float | None
+    to_better: Effect
+    """Adaptive over that arm."""
+    to_speculative: Effect
+    """Adaptive over the speculative arm: below 1, the server loses by not drafting, or by how it stops."""
 
     @property
     def verdict(self) -> str:
         """keeps it, loses, or not decided: whether it stays within the tolerance of the better arm."""
-        if self.low is None or self.high is None:
+        low, high = self.to_better.low, self.to_better.high
+        if low is None or high is None:
             return "not decided"
-        if self.low >= 1 - TOLERANCE:
+        if low >= 1 - TOLERANCE:
             return KEEPS
-        return LOSES if self.high < 1 - TOLERANCE else "not decided"
+        return LOSES if high < 1 - TOLERANCE else "not decided"
 
 
 def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchResult) -> list[Validation]:
@@ -51,10 +52,8 @@ def validate(baseline: BenchResult, speculative: BenchResult, adaptive: BenchRes
     for level in sorted(set(against["baseline"]) & set(against["speculative"])):
         middles = [median(arm[level]) for arm in arms]
         better: Literal["baseline", "speculative"] = "baseline" if middles[0] >= middles[1] else "speculative"
-        effect = against[better][level]
-        rows.append(
-            Validation(level, middles[0], middles[1], middles[2], better, effect.ratio, effect.low, effect.high)
-        )
+        to_better, to_speculative = against[better][level], against["speculative"][level]
+        rows.append(Validation(level, middles[0], middles[1], middles[2], better, to_better, to_speculative))
     return rows
 
 
@@ -73,7 +72,9 @@ def conclusion(rows: Sequence[Validation]) -> str:
         levels = [row.concurrency for row in lost if row.better == arm]
         if levels:
             parts.append(f"at {_levels(levels)} a server started {instead} is faster")
-    return f"the setting does not hold: {' and '.join(parts)}"
+    said = f"the setting does not hold: {' and '.join(parts)}"
+    both = [row.concurrency for row in lost if row.better == "baseline" and row.to_speculative.side < 0]
+    return f"{said}; at {_levels(both)} one that always drafts is faster, too" if both else said
 
 
 def _levels(concurrencies: Sequence[int]) -> str:
@@ -82,11 +83,18 @@ def _levels(concurrencies: Sequence[int]) -> str:
 
 def render(rows: Sequence[Validation]) -> str:
     """The rows as text."""
-    lines = [f"{'C':>4} {'baseline':>10} {'speculative':>12} {'adaptive':>10} {'to better':>10} {'interval':>16}"]
-    for row in rows:
-        interval = "none" if row.low is None else f"[{row.low:.3f}, {row.high:.3f}]"
-        lines.append(
-            f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.adaptive:>10.1f} "
-            f"{row.ratio:>10.3f} {interval:>16}  {row.verdict}"
-        )
+    lines = [
+        f"{'C':>4} {'baseline':>10} {'speculative':>12} {'adaptive':>10} {'to better':>10} {'interval':>16} "
+        f"{'to speculative':>15} {'interval':>16}"
+    ]
+    lines += [
+        f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.adaptive:>10.1f} "
+        f"{row.to_better.ratio:>10.3f} {_interval(row.to_better):>16} "
+        f"{row.to_speculative.ratio:>15.3f} {_interval(row.to_speculative):>16}  {row.verdict}"
+        for row in rows
+    ]
     return "\n".join([*lines, conclusion(rows)] if rows else lines)
+
+
+def _interval(effect: Effect) -> str:
+    return "none" if effect.low is None else f"[{effect.low:.3f}, {effect.high:.3f}]"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from abi_checks.errors import SourceError, UserError
+from abi_checks.stopping import exit_code, stoppable, words
 from stack import __version__
 
 COMMANDS = {
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             importlib.import_module(f"stack.cli.{name}").add_arguments(child)
     try:
         options = parser.parse_args(arguments)
-        return int(importlib.import_module(f"stack.cli.{options.command}").run(options))
+        with stoppable():
+            return int(importlib.import_module(f"stack.cli.{options.command}").run(options))
     except UserError as error:
         print(f"cu130-stack: {error}", file=sys.stderr)
         return error.exit_code
@@ -58,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A folder that cannot be written, a disk that is full: what a command did not foresee by name.
         print(f"cu130-stack: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
         return SourceError.exit_code
-    except KeyboardInterrupt:
-        print("cu130-stack: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        print(f"cu130-stack: {words(stopped)}", file=sys.stderr)
+        return exit_code(stopped)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from stack.serve.client import Client
 from stack.serve.diagnose import Diagnosis, diagnose
 from stack.serve.gpu import Gpu
 from stack.serve.launch import Launch
-from stack.serve.phases import LogFollower, PhaseClock
-from stack.serve.ports import HOST
-from stack.serve.process import ServerProcess, running_server
+from stack.serve.phases import NO_PORT, LogFollower, PhaseClock
+from stack.serve.ports import HOST, listeners
+from stack.serve.process import ServerProcess, command_line, running_server
 from stack.serve.questions import Questions, answer_findings, ask
 from stack.serve.report import Answer, BootReport, worst
 from stack.serve.settings import compare_settings, setting_findings
@@ -92,6 +92,7 @@ def running(plan: Boot, say: Say) -> Iterator[BootReport]:
         server = stack.enter_context(running_server(plan.launch.command(), environment, plan.log))
         try:
             _wait_ready(server, client, clock, deadline, say)
+            _require_own(server, plan.launch.port)
             report = replace(report, seconds_to_ready=time.monotonic() - began, phases=tuple(clock.seconds.items()))
             report = replace(report, gpu_memory=_held(server, plan.memory()))
             report = _question(report, client, plan, max(1.0, deadline - time.monotonic()))
@@ -124,12 +125,22 @@ def _wait_ready(server: ServerProcess, client: Client, clock: PhaseClock, deadli
             said = phase
         if server.gone():
             raise _NotReadyError(f"the server ended ({_ending(server.exit_code)}) while {phase}")
+        if phase == NO_PORT:
+            raise _NotReadyError("the server could not listen on its port")
         if time.monotonic() > deadline:
             raise _NotReadyError(f"the server was not ready within the time limit, while {phase}")
         healthy = healthy + 1 if client.healthy() else 0
         if not healthy:
             time.sleep(_POLL)
     clock.look(time.monotonic(), False, follower.lines())
+
+
+def _require_own(server: ServerProcess, port: int) -> None:
+    """Refuse the answers of another process that took the port while the server was starting."""
+    listening = listeners(port)
+    if listening and not set(listening).intersection(server.processes()):
+        holders = ", ".join(f"process {pid} ({command_line(pid)})" for pid in listening)
+        raise _NotReadyError(f"on port {port} another process answers: {holders}")
 
 
 def _ending(code: int | None) -> str:

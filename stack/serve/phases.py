@@ -18,6 +18,8 @@ _BLOCK = 1 << 20
 STARTING = "starting"
 COMPILING = "compiling kernels"
 READY = "ready"
+NO_PORT = "failing to listen on its port"
+"""SGLang 0.5.14 stays there for two minutes, waiting for itself to answer."""
 
 _MARKS = (
     (re.compile(rb"Init torch distributed begin"), "joining GPUs"),
@@ -28,6 +30,7 @@ _MARKS = (
     (re.compile(rb"[Cc]apture .*graph end"), "finishing"),
     (re.compile(rb"Application startup complete|Uvicorn running"), "warming up"),
     (re.compile(rb"The server is fired up and ready to roll"), READY),
+    (re.compile(rb"error while attempting to bind on address"), NO_PORT),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +29,21 @@ MEASURED = {
     ("second", "costly-1"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-1", LEVELS[:7], []),
     ("second", "cheap-0.5"): ("cheap-baseline", "cheap-eagle3-0.5", [], LEVELS[:5]),
     ("second", "turns-cheap-0.5"): ("turns-cheap-baseline", "turns-cheap-eagle3-0.5", [], []),
+    ("third", "costly-0.5"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-0.5", [10, 30], [100, 250]),
+    ("third", "costly-0.8"): ("gpu1-costly-baseline", "gpu1-costly-eagle3-0.8", [10, 30, 100], [250]),
+    ("third", "costly-1"): ("gpu0-costly-baseline", "gpu0-costly-eagle3-1", [10, 30, 100], []),
+    ("third", "at-250-costly-1"): ("at-250-costly-baseline", "at-250-costly-eagle3-1", [], []),
+}
+MEASURED_LEVELS = {("third", "at-250-costly-1"): [250]} | {
+    ("third", pair): [10, 30, 100, 250] for pair in ("costly-0.5", "costly-0.8", "costly-1")
+}
+ADAPTIVE = {
+    ("first", "costly-0.5"): "gpu0-costly-adaptive-0.5",
+    ("first", "costly-1"): "gpu0-costly-adaptive-1",
+    ("second", "cheap-0.5"): "cheap-adaptive-0.5",
+    ("third", "costly-0.5"): "gpu0-costly-adaptive-0.5",
+    ("third", "costly-0.8"): "gpu1-costly-adaptive-0.8",
+    ("third", "costly-1"): "gpu0-costly-adaptive-1",
 }
 PREDICTED_TO_PAY = {"costly-0.5": LEVELS[:5], "costly-0.8": LEVELS[:7], "costly-1": LEVELS[:7], "cheap-0.5": []}
 
@@ -47,6 +63,16 @@ def arms(machine: str, pair: str) -> tuple[BenchResult, BenchResult]:
     return load(f"{machine}/{baseline}"), load(f"{machine}/{speculative}")
 
 
+def name_of(pair: str) -> str:
+    """The pair's own name, without that of the run."""
+    return pair.removeprefix("turns-").removeprefix("at-250-")
+
+
+def validation(machine: str, pair: str) -> list[validate.Validation]:
+    """The adaptive server beside the two arms."""
+    return validate.validate(*arms(machine, pair), load(f"{machine}/{ADAPTIVE[machine, pair]}"))
+
+
 def predictions(machine: str, pair: str) -> list[costmodel.Prediction]:
     """The predictions beside a measurement, by step times of that machine or, where it has none, of the first."""
     measured = arms(machine, pair)
@@ -57,7 +83,7 @@ def predictions(machine: str, pair: str) -> list[costmodel.Prediction]:
 
 def test_every_result_fits_the_schema_and_names_its_gpu() -> None:
     paths = [path for path in FOLDER.glob("*/*.json") if path.name != "commands.json"]
-    assert len(paths) == 22
+    assert len(paths) == 32
     for path in paths:
         jsonschema.validate(json.loads(path.read_text()), schema.json_schema())
         result = schema.load(path)
@@ -76,12 +102,14 @@ def test_what_is_decided_and_that_it_is_as_predicted(machine: str, pair: str) ->
         baseline, speculative, ["cuda_graph_bs"] if (machine, pair) == ("first", "cheap-0.5") else []
     )
     found = crossover.analyse(baseline, speculative)
-    assert [row.concurrency for row in found.levels] == LEVELS
+    levels = MEASURED_LEVELS.get((machine, pair), LEVELS)
+    assert [row.concurrency for row in found.levels] == levels
     assert [row.concurrency for row in found.levels if row.side > 0] == paying
     assert [row.concurrency for row in found.levels if row.side < 0] == costing
     predicted = predictions(machine, pair)
     assert [row.agrees for row in predicted if row.measured_side] == [True] * len(paying + costing)
-    assert [row.concurrency for row in predicted if row.predicted > 1] == PREDICTED_TO_PAY[pair.removeprefix("turns-")]
+    to_pay = [level for level in PREDICTED_TO_PAY[name_of(pair)] if level in levels]
+    assert [row.concurrency for row in predicted if row.predicted > 1] == to_pay
     # The medians of the levels that are not decided lie on the predicted side, too.
     assert [row.speculative > row.baseline for row in found.levels] == [row.predicted > 1 for row in predicted]
 
@@ -90,17 +118,24 @@ def test_how_many_levels_are_decided_and_the_figures_beside_the_others() -> None
     decided = {(pair, level) for (_, pair), (*_, paying, costing) in MEASURED.items() for level in (*paying, *costing)}
     everywhere = {(pair, level) for pair in PREDICTED_TO_PAY for level in LEVELS}
     assert f"{len(decided & everywhere)} of the {len(everywhere)} levels" in GUIDE
-    assert everywhere - decided == {("costly-0.5", 70), ("costly-0.8", 100), ("costly-1", 250)}
-    for pair, level in everywhere - decided:
-        (row,) = (row for row in predictions("second", pair) if row.concurrency == level)
-        (answer,) = (row for row in crossover.analyse(*arms("second", pair)).levels if row.concurrency == level)
-        assert f"{answer.ratio:.3f} [{answer.low:.3f}, {answer.high:.3f}] beside {row.predicted:.3f}" in GUIDE
+    assert everywhere - decided == {("costly-0.5", 70), ("costly-1", 250)}
+    for (machine, pair, level), words in {
+        ("second", "costly-0.5", 70): "beside a predicted",
+        ("third", "at-250-costly-1", 250): "in 16 rounds beside",
+    }.items():
+        (row,) = (row for row in predictions(machine, pair) if row.concurrency == level)
+        (answer,) = (row for row in crossover.analyse(*arms(machine, pair)).levels if row.concurrency == level)
+        assert f"{answer.ratio:.3f} [{answer.low:.3f}, {answer.high:.3f}] {words} {row.predicted:.3f}" in GUIDE
+        assert answer.even == (row.agrees is True) == (machine == "third")
 
 
-def test_how_the_two_machines_agree() -> None:
+def test_how_the_machines_agree() -> None:
     for pair in PREDICTED_TO_PAY:
-        answers = [crossover.analyse(*arms(machine, pair)).levels for machine in ("first", "second")]
-        for one, other in zip(*answers, strict=True):
+        seen: dict[int, list[crossover.LevelAnswer]] = {}
+        for where in MEASURED:
+            for row in crossover.analyse(*arms(*where)).levels if name_of(where[1]) == pair else ():
+                seen.setdefault(row.concurrency, []).append(row)
+        for one, other in (couple for rows in seen.values() for couple in combinations(rows, 2)):
             assert one.low and one.high and other.low and other.high
             assert one.low <= other.high and other.low <= one.high
     rates = [compare.throughputs(arms(machine, "cheap-0.5")[1]) for machine in ("first", "second")]
@@ -120,32 +155,28 @@ def test_how_far_the_predictions_of_the_first_machine_lie_from_the_second() -> N
         assert costmodel.render(predictions("second", pair)) in kept
 
 
-@pytest.mark.parametrize("machine", ["first", "second"])
+@pytest.mark.parametrize("machine", ["first", "second", "third"])
 def test_what_the_answers_say_is_what_the_results_say(machine: str) -> None:
     answers = (FOLDER / machine / "answers.txt").read_text()
     for where, pair in MEASURED:
         if where == machine:
             assert crossover.render(crossover.analyse(*arms(machine, pair))) in answers
-    checked = {
-        "first": ["gpu0-costly-adaptive-0.5", "gpu0-costly-adaptive-1"],
-        "second": ["cheap-adaptive-0.5"],
-    }[machine]
-    for name in checked:
-        pair = f"{name.removeprefix('gpu0-').partition('-')[0]}-{name.rpartition('-')[2]}"
-        assert validate.render(validate.validate(*arms(machine, pair), load(f"{machine}/{name}"))) in answers
+    for where, pair in ADAPTIVE:
+        if where == machine:
+            assert validate.render(validation(machine, pair)) in answers
 
 
 def test_the_crossover_session_measured_three_arms_and_answered() -> None:
     said = (FOLDER / "second" / "bench_crossover.log").read_text()
     assert "Session bench_crossover was successful" in said
     third = load("second/cheap-adaptive-0.5")
-    rows = validate.validate(*arms("second", "cheap-0.5"), third)
+    rows = validation("second", "cheap-0.5")
     assert {row.verdict for row in rows} == {validate.LOSES} and [row.concurrency for row in rows] == LEVELS
     assert {round(run.acceptance.length, 2) for run in third.runs if run.acceptance} == {1.0}
     for row in rows:
         if row.concurrency in (1, 250):
             assert all(f"{figure:,.0f}" in GUIDE for figure in (row.baseline, row.speculative, row.adaptive))
-    ratios = [row.ratio for row in rows]
+    ratios = [row.to_better.ratio for row in rows]
     assert f"{min(ratios):.2f} to {max(ratios):.2f} times the baseline's" in GUIDE
 
 
@@ -169,13 +200,36 @@ def test_accept_lengths_at_250() -> None:
 
 
 def test_the_figures_of_the_adaptive_servers() -> None:
-    for name, level in (("first/gpu0-costly-adaptive-0.5", 30), ("first/gpu0-costly-eagle3-0.5", 30)):
-        assert rate(name, level) in GUIDE
-    for draft in ("0.5", "1"):
-        for name in ("adaptive-" + draft, "eagle3-" + draft, "baseline"):
-            assert rate(f"first/gpu0-costly-{name}", 250) in GUIDE
-        third = load(f"first/gpu0-costly-adaptive-{draft}").usable(250)
-        assert [run.acceptance.length for run in third if run.acceptance] == [pytest.approx(1.0, abs=0.001)]
+    rows = {
+        pair: {row.concurrency: row for row in validation("third", pair)}
+        for pair in PREDICTED_TO_PAY
+        if "costly" in pair
+    }
+    drafting = [row.to_better.ratio for levels in rows.values() for level, row in levels.items() if level <= 30]
+    assert f"{min(drafting):.2f} to {max(drafting):.2f} times the better arm's throughput at C = 10 and 30" in GUIDE
+    undecided = rows["costly-1"][100].to_better
+    assert f"{rows['costly-0.8'][100].to_better.ratio:.2f} (acceptance 0.8)" in GUIDE
+    assert f"{undecided.ratio:.2f} [{undecided.low:.3f}, {undecided.high:.3f}] (1)" in GUIDE
+    stopped = [row for levels in rows.values() for row in levels.values() if row.verdict == validate.LOSES]
+    assert {row.better for row in stopped} == {"baseline"} and len(stopped) == 4
+    losses = [f"{1 - row.to_better.ratio:.0%}".removesuffix("%") for row in stopped]
+    assert f"{min(losses)} to {max(losses)} % to the baseline" in GUIDE
+    for pair, level, words in (
+        ("costly-0.5", 250, "gained {gain:.0f} % over drafting always"),
+        ("costly-0.8", 250, "at 0.8 it lost {loss:.0f} %"),
+        ("costly-1", 250, "at 1 it lost {loss:.0f} %"),
+    ):
+        effect = rows[pair][level].to_speculative
+        assert effect.side == (1 if "gain" in words else -1)
+        assert words.format(gain=100 * effect.ratio - 100, loss=100 - 100 * effect.ratio) in GUIDE
+    assert rows["costly-0.5"][100].to_speculative.side == 0
+    for name, words in (
+        ("adaptive-0.5", "{:.1f} ms at 250 and {:.1f} ms at 100"),
+        ("baseline", "baseline {:.1f} and {:.1f}"),
+    ):
+        times = load(f"third/gpu0-costly-{name}").server.step_times
+        steps = [costmodel.step_seconds(times, level) for level in (250, 100)]
+        assert words.format(*(1e3 * step for step in steps if step)) in GUIDE
 
 
 def test_the_serial_figures() -> None:

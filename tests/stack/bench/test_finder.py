@@ -89,6 +89,27 @@ def test_tied_arms_are_not_decided() -> None:
     assert decided <= 5
 
 
+def test_even_is_said_of_arms_that_are_and_not_of_others() -> None:
+    def evens(ratio: float, seed: int) -> int:
+        costs = Costs(0.008, 0.00004, prefill=0.0002, noise=0.02)
+        faster = {level: [x * ratio for x in values] for level, values in measured(costs, 12, 2 * seed).items()}
+        return sum(row.even for row in find(faster, measured(costs, 12, 2 * seed + 1)).levels)
+
+    assert sum(evens(1.0, seed) for seed in range(20)) > 100  # of 160 levels
+    assert sum(evens(1 / 1.06, seed) + evens(1 / 0.94, seed) for seed in range(20)) == 0
+
+
+def test_what_is_said_where_more_rounds_would_change_nothing() -> None:
+    noise = [99.5, 100.5, 100.0, 100.0]
+    answer = find({1: noise, 2: noise}, {1: [x * 2 for x in noise], 2: [x * 1.002 for x in noise]})
+    assert [row.even for row in answer.levels] == [False, True]
+    assert answer.sentence() == (
+        "speculation pays up to at least C = 1; from where it costs is not decided by these data; "
+        "the arms are even to within 5% at C = 2"
+    )
+    assert "  even\n" in render(answer) and "would decide" not in render(answer)
+
+
 @pytest.mark.parametrize("kept", [(1, 2, 5), (70, 100, 250)])
 def test_truncated_data_claim_only_what_they_show(kept: tuple[int, ...]) -> None:
     base, spec = pair(3, 0.01)

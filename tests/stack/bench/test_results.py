@@ -189,6 +189,23 @@ def test_the_prediction_uses_step_times_and_the_known_accept_length() -> None:
     assert [(row.concurrency, row.agrees) for row in rows] == [(1, True), (4, True), (16, True), (64, True)]
 
 
+def test_a_prediction_of_even_arms() -> None:
+    base, spec = a_result("baseline", BASE), a_result("same", BASE, SPECULATIVE)
+    base = replace(base, server=replace(base.server, step_times=tuple(StepTime(b, 0.010, 9) for b in BASE)))
+
+    def said(verify: float) -> list[tuple[bool | None, bool]]:
+        times = tuple(StepTime(b, verify, 9) for b in BASE)
+        timed = replace(spec, server=replace(spec.server, step_times=times))
+        rows = costmodel.predict(base, timed, crossover.analyse(base, timed), 2.0)
+        text = costmodel.render(rows)
+        assert text.count("yes, even") + text.count("measured even") == sum(row.measured_even for row in rows)
+        return [(row.agrees, row.measured_even) for row in rows]
+
+    assert said(0.0202) == [(True, True)] * 4
+    # A prediction on one side is neither borne out nor refuted.
+    assert said(0.0170) == [(None, True)] * 4
+
+
 def test_step_times_between_and_beyond_the_recorded_batches() -> None:
     times = (StepTime(2, 0.01, 1), StepTime(4, 0.03, 1))
     assert costmodel.step_seconds(times, 3) == pytest.approx(0.02)
@@ -221,7 +238,11 @@ def test_what_a_validation_says_of_the_setting_as_a_whole() -> None:
     assert said(slow) == (
         "the setting does not hold: at C = 16, 64 a server started without speculation is faster and "
         "at C = 1 a server started with speculation always on is faster"
+        "; at C = 16, 64 one that always drafts is faster, too"
     )
+    # Faster than the arm that loses at 64, slower than the one that wins there.
+    between = better | {64: [x * 0.8 for x in BASE[64]]}
+    assert said(between) == "the setting does not hold: at C = 64 a server started without speculation is faster"
     noisy = better | {64: [x * y for x, y in zip(BASE[64], (0.8, 1.0, 1.2), strict=True)]}
     assert said(noisy) == "the setting is shown to hold at C = 1, 4, 16; at the others it is not decided"
     # One round shows no noise, so nothing.

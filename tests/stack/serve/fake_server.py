@@ -7,6 +7,7 @@ The environment variable FAKE_SERVER holds a JSON object:
   flap: how often health says yes, no, yes, no … before it stays
   answers: right, wrong, short (one verification pass too many) or nonsense
   pause: seconds each step takes
+  port: "taken": does what uvicorn and SGLang do when they cannot listen
 """
 
 import json
@@ -131,6 +132,11 @@ def main():
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     for name, line in STEPS.items():
         step(name, line)
+    if BEHAVIOUR.get("port") == "taken":
+        where = (option("--host"), int(option("--port")))
+        print(f"ERROR:    [Errno 98] error while attempting to bind on address {where}: address already in use")
+        print("INFO:     Waiting for application shutdown.", flush=True)
+        time.sleep(600)
     server = ThreadingHTTPServer((option("--host"), int(option("--port"))), Handler)
     if BEHAVIOUR.get("die") == "later":
         threading.Timer(0.5, os._exit, (5,)).start()

@@ -1,7 +1,10 @@
 """Boots of the fake server: what is reported, and what a failure is called."""
 
 import json
+import os
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import jsonschema
 import pytest
@@ -145,3 +148,32 @@ def test_comparison_finds_a_single_other_token(make_boot):
     other = (*report.answers[:-1], replace(last, tokens=(*last.tokens[:-1], last.tokens[0])))
     (finding,) = compare_answers(report.answers, other)
     assert finding.message == "1 of 16 greedy answers with speculation differ from those without"
+
+
+def test_a_server_that_cannot_listen_is_not_waited_for(make_boot):
+    report = checked(boot(make_boot({"port": "taken"}, timeout=500), quiet))
+    assert report.outcome == "failed" and report.diagnosis.cause == "port-taken"
+    assert report.findings[-1].message == "the server could not listen on its port"
+
+
+def test_the_answers_of_another_process_are_not_taken_for_the_servers(make_boot):
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    plan = make_boot({"hang": "weights"})
+    other = HTTPServer(("127.0.0.1", plan.launch.port), Healthy)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    try:
+        report = checked(boot(plan, quiet))
+    finally:
+        other.shutdown()
+        other.server_close()
+    assert report.outcome == "failed" and report.answers == ()
+    assert report.findings[-1].message.startswith(
+        f"on port {plan.launch.port} another process answers: process {os.getpid()} "
+    )

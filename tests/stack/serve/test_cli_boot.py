@@ -1,8 +1,11 @@
 """The command from its arguments to its exit code, on the fake server and without a GPU."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jsonschema
@@ -15,6 +18,7 @@ from stack.serve.gpu import Gpu
 from stack.serve.launch import Launch
 from stack.serve.ports import choose_port
 from stack.serve.report import SCHEMA
+from tests.stack.serve.conftest import processes_with
 
 GPU = Gpu(0, "NVIDIA Test", "90", 140 << 30, 0, ())
 
@@ -116,3 +120,20 @@ def test_the_module_runs_as_a_program(tmp_path):
         [sys.executable, "-m", "stack", "boot", "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and "--compare PROFILE" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_when_a_command_told_to_end_has_ended_its_server_has_too(number, arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FAKE_SERVER", json.dumps({"children": "meek", "hang": "weights"}))
+    log = tmp_path / "log"
+
+    def tell():
+        while not log.exists() or b"Load weight begin" not in log.read_bytes():
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=tell, daemon=True).start()
+    assert main([*arguments, "--profile", "baseline"]) == 128 + number
+    assert processes_with(str(log)) == [] and processes_with("time.sleep(600)") == []
+    assert f"cu130-stack: ended by {number.name}\n" in capsys.readouterr().err
+    assert signal.getsignal(number) is signal.SIG_DFL

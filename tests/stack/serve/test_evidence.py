@@ -208,3 +208,19 @@ def test_nothing_of_the_machine_is_left_in_the_files():
         if path.is_file():
             assert not re.search(r"/(?:root|tmp|work|home)/|\bpid=\d|server process \[\d", path.read_text()), path
             assert path.stat().st_size < 600_000
+
+
+def test_interrupted_boots_left_nothing_and_how_soon():
+    held = json.loads((FOLDER / "interrupts.json").read_text())
+    assert held["boots"] == len(held["outcomes"]) == 50
+    assert held["server_processes_after"] == [] and held["gpu_processes_after"] == 0
+    assert held["gpu_memory_after"] == held["gpu_memory_before"]
+    under_way = [outcome for outcome in held["outcomes"] if outcome["exit"] != 2]
+    left = {
+        name: [outcome["processes_left"] for outcome in under_way if outcome["signal"] == name]
+        for name in ("SIGINT", "SIGTERM")
+    }
+    assert f"After SIGINT ({len(left['SIGINT'])} boots) nothing was left" in README and not any(left["SIGINT"])
+    assert f"After SIGTERM ({len(left['SIGTERM'])}) {min(left['SIGTERM'])} to {max(left['SIGTERM'])} proc" in README
+    assert f"- {50 - len(under_way)} boots were refused" in README
+    assert not any(re.search(r"[Cc]apture|fired up", outcome["reached"]) for outcome in under_way)

@@ -100,6 +100,16 @@ def test_a_taken_port_is_refused_with_its_holder():
             choose_port(port)
 
 
+def test_the_ports_chosen_are_none_that_the_kernel_gives_away():
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(20_000 <= choose_port(None) < first for _ in range(20))
+
+
+def test_a_port_is_found_where_all_are_the_kernels_to_give(monkeypatch):
+    monkeypatch.setattr("stack.serve.ports._first_ephemeral", lambda: 1024)
+    assert choose_port(None) > 1023
+
+
 def test_a_log_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with (
