@@ -11,7 +11,7 @@ from abi_checks.elf_facts import DynamicSymbols, ElfFacts, Section
 from abi_checks.facts import ObjectFacts
 from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
 from abi_checks.process import ProcessState
-from abi_checks.resolution import Found, Missing, Resolution, Unresolved, Verdict
+from abi_checks.resolution import Crowded, Found, Missing, Resolution, Unresolved, Verdict
 from abi_checks.sources.interface import Distribution, SourceObject
 
 Row = tuple[Any, ...]
@@ -92,11 +92,12 @@ def _row(resolution: Resolution) -> Row:
         tuple((lack.symbol, lack.version, lack.required_by, lack.defined_by) for lack in resolution.unresolved),
         resolution.reason,
         resolution.closure,
+        (room.required_by, room.needed, room.free, room.total) if (room := resolution.crowded) else None,
     )
 
 
 def _resolution(row: Row) -> Resolution:
-    path, verdict, found, missing, unresolved, reason, closure = row
+    path, verdict, found, missing, unresolved, reason, closure, crowded = row
     return Resolution(
         path,
         Verdict(verdict),
@@ -105,4 +106,5 @@ def _resolution(row: Row) -> Resolution:
         tuple(Unresolved(*lack) for lack in unresolved),
         reason,
         closure,
+        Crowded(*crowded) if crowded else None,
     )

@@ -9,16 +9,21 @@ pyelftools.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 
 from abi_checks.bytesource import ByteSource
 from abi_checks.elf_facts import ElfError, ElfFacts, Reference, Section, Symbols
 from abi_checks.elf_format import (
+    DF_STATIC_TLS,
+    DT_FLAGS,
     DT_FLAGS_1,
     DT_GNU_HASH,
     DT_HASH,
     DT_NEEDED,
+    DT_RELA,
+    DT_RELASZ,
     DT_RPATH,
     DT_RUNPATH,
     DT_SONAME,
@@ -36,6 +41,7 @@ from abi_checks.elf_format import (
     PT_DYNAMIC,
     PT_INTERP,
     PT_LOAD,
+    PT_TLS,
     SHN_ABS,
     SHN_UNDEF,
     SHT_DYNSYM,
@@ -46,6 +52,7 @@ from abi_checks.elf_format import (
     STT_TLS,
     STV_HIDDEN,
     STV_INTERNAL,
+    THREAD_POINTER_RELOCATIONS,
     VER_FLG_BASE,
     VER_FLG_WEAK,
 )
@@ -91,6 +98,7 @@ class _Reader:
         (self.elf_type, self.machine, _, _, self.phoff, self.shoff, _, _, self.phentsize, self.phnum, self.shentsize,
          self.shnum, self.shstrndx) = self.layout.header.unpack_from(head, 16)  # fmt: skip
         self.loads: list[tuple[int, int, int]] = []  # (address, size in the file, offset) of each PT_LOAD
+        self.tls = (0, 1, 0)
 
     def facts(self) -> ElfFacts:
         dynamic_range, has_interpreter = self._segments()
@@ -131,6 +139,8 @@ class _Reader:
                 if name in DEVICE_CODE_SECTIONS and kind != SHT_NOBITS and size
             ),
             has_interpreter=has_interpreter,
+            tls=self.tls,
+            initial_exec=self._initial_exec(single),
         )
 
     def _segments(self) -> tuple[tuple[int, int], bool]:
@@ -150,9 +160,9 @@ class _Reader:
         has_interpreter = False
         for record in layout.iter_unpack(raw):
             if self.layout.wide:
-                kind, _, offset, address, _, file_size, _, _ = record
+                kind, _, offset, address, _, file_size, size, alignment = record
             else:
-                kind, offset, address, _, file_size, _, _, _ = record
+                kind, offset, address, _, file_size, size, _, alignment = record
             if kind == PT_LOAD:
                 if offset + file_size > self.data.size:
                     raise ElfError(
@@ -164,9 +174,31 @@ class _Reader:
                 dynamic = (offset, file_size)
             elif kind == PT_INTERP:
                 has_interpreter = True
+            elif kind == PT_TLS:
+                self.tls = (size, max(alignment, 1), address % max(alignment, 1))
         if dynamic is None:
             raise ElfError("PT_DYNAMIC", "there is no dynamic section: a static object can't be loaded")
         return dynamic, has_interpreter
+
+    def _initial_exec(self, single: dict[int, int]) -> bool:
+        """Whether a relocation asks for the distance of an own variable from the thread pointer."""
+        kind = THREAD_POINTER_RELOCATIONS.get(self.machine)
+        flagged = single.get(DT_FLAGS, 0) & DF_STATIC_TLS
+        if not (flagged and kind and self.tls[0] and DT_RELA in single and self.little and self.bits == 64):
+            return False
+        relocations = self._table("DT_RELA", single[DT_RELA], single.get(DT_RELASZ, 0))
+        # Records of offset, type, symbol and addend: a search finds the few of this type among very many.
+        for match in re.finditer(re.escape(struct.pack("<I", kind)), relocations):
+            if match.start() % 24 == 8:
+                index = int.from_bytes(relocations[match.end() : match.end() + 4], "little")
+                if not index or self._is_defined(single, index):
+                    return True
+        return False
+
+    def _is_defined(self, single: dict[int, int], index: int) -> bool:
+        layout = self.layout.symbol
+        record = self._table("DT_SYMTAB", single.get(DT_SYMTAB, 0) + index * layout.size, layout.size)
+        return bool(layout.unpack(record)[3] != SHN_UNDEF)
 
     def _dynamic(self, offset: int, size: int) -> list[tuple[int, int]]:
         layout = self.layout.dynamic

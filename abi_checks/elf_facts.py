@@ -85,6 +85,12 @@ class ElfFacts:
     device_sections: tuple[Section, ...]
     has_interpreter: bool
     """Whether there is a PT_INTERP, as programs have."""
+    tls: tuple[int, int, int]
+    """Of the block of thread-local variables (PT_TLS): its size, its alignment, and its address modulo that; (0, 1, 0)
+    where there is none."""
+    initial_exec: bool
+    """Whether code reaches that block at a fixed distance from the thread pointer ("initial exec"), so that it must lie
+    in static TLS."""
     symbols: DynamicSymbols = field(repr=False)
     """Last, so that facts that differ in anything else are told apart without reading symbols."""
 

@@ -14,8 +14,9 @@ from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import DF_1_NOOPEN, DF_1_PIE, ET_DYN, machine_name
 from abi_checks.files import Files
 from abi_checks.link_map import LinkMap, Node, closure
-from abi_checks.resolution import ALREADY_LOADED, Found, Missing, Resolution, Verdict
+from abi_checks.resolution import ALREADY_LOADED, Crowded, Found, Missing, Resolution, Verdict
 from abi_checks.search import STEPS, LoaderOptions, Request, expand
+from abi_checks.static_tls import StaticTls
 from abi_checks.symbol_lookup import SymbolLookup, version_gaps
 
 
@@ -35,6 +36,8 @@ class Loader:
         self._caller: Node | None = None
         self._main: Node | None = None
         self._symbols = SymbolLookup(self.globals)
+        self._static_tls = StaticTls.of_start((), options.machine)
+        self._static_tls_total = self._static_tls.free
 
     def start(self, program: str) -> str:
         """Map the interpreter and its libraries; returns "" or why it can't be read."""
@@ -47,7 +50,22 @@ class Loader:
             self.globals[id(mapped)] = mapped
             if mapped.facts and mapped.facts.soname.startswith("libpython"):
                 self._caller = mapped
+        self._started()
         return ""
+
+    def begin_without_program(self, paths: Iterable[str]) -> None:
+        """Map what an unknown interpreter certainly has, in place of :meth:`start`."""
+        for path in paths:
+            facts = self.files.open(path)
+            if not isinstance(facts, str) and self.process.filed(id(facts)) is None:
+                for mapped in self._map(Node(facts, None), path, self.process):
+                    self.globals[id(mapped)] = mapped
+        self._started()
+
+    def _started(self) -> None:
+        objects = (node.facts for node in self.process.nodes if node.facts)
+        self._static_tls = StaticTls.of_start(objects, self.options.machine)
+        self._static_tls_total = self._static_tls.free
 
     def preload(self, path: str, *, everywhere: bool) -> Resolution | None:
         """Load an object into the process; ``everywhere`` is RTLD_GLOBAL. None where there is no such object."""
@@ -57,7 +75,7 @@ class Loader:
         node = self.process.filed(id(facts))
         if node is None:
             node = Node(facts, self._caller)
-            self._map(node, path, self.process)
+            self._crowded(self._map(node, path, self.process), self._static_tls)
         if everywhere:
             for member in closure(node):
                 self.globals[id(member)] = member
@@ -84,16 +102,16 @@ class Loader:
                     fresh = self._map(node, facts.path, LinkMap(self.process))
             roots.append((facts, node, fresh, refusal))
         self._symbols.index(self.process.nodes, (member for _, _, fresh, _ in roots for member in fresh))
-        return [self._judge(*root) for root in roots]
+        return [self._judge(*root, self._static_tls.copy()) for root in roots]
 
     def resolve_after(self, facts: ElfFacts, siblings: Sequence[ElfFacts]) -> Resolution:
         """The verdict on an object in a process that has opened ``siblings`` first; only after :meth:`resolve`."""
-        space = LinkMap(self.process)
+        space, static_tls = LinkMap(self.process), self._static_tls.copy()
         for sibling in siblings:
             if space.filed(id(sibling)) is None:
-                self._map(Node(sibling, self._caller), sibling.path, space)
+                self._crowded(self._map(Node(sibling, self._caller), sibling.path, space), static_tls)
         node = Node(facts, self._caller)
-        return self._judge(facts, node, self._map(node, facts.path, space), "")
+        return self._judge(facts, node, self._map(node, facts.path, space), "", static_tls)
 
     def _refusal(self, facts: ElfFacts) -> str:
         if facts.machine != self.options.machine or facts.elf_class != 64:
@@ -173,7 +191,7 @@ class Loader:
 
     # Phase 3: judging
 
-    def _judge(self, facts: ElfFacts, root: Node, fresh: list[Node], refusal: str) -> Resolution:
+    def _judge(self, facts: ElfFacts, root: Node, fresh: list[Node], refusal: str, static_tls: StaticTls) -> Resolution:
         if refusal:
             return Resolution(facts.path, Verdict.FAILS, {}, reason=refusal)
         if not fresh:
@@ -189,8 +207,19 @@ class Loader:
         unresolved = [lack for node in fresh for lack in version_gaps(node)]
         for node in fresh:
             unresolved += self._symbols.gaps(node, scope, assumed)
-        verdict = Verdict.FAILS if missing or unresolved else Verdict.LOADS
-        return Resolution(facts.path, verdict, root.found, missing, tuple(unresolved), closure=_paths(members))
+        crowded = self._crowded(fresh, static_tls)
+        verdict = Verdict.FAILS if missing or unresolved or crowded else Verdict.LOADS
+        return Resolution(
+            facts.path, verdict, root.found, missing, tuple(unresolved), closure=_paths(members), crowded=crowded
+        )
+
+    def _crowded(self, fresh: Iterable[Node], static_tls: StaticTls) -> Crowded | None:
+        """Give objects that are opened their static TLS; the first that does not fit, if any."""
+        for node in fresh:
+            free = static_tls.free
+            if node.facts and not static_tls.place(node.facts):
+                return Crowded(node.path, node.facts.tls[0], free, self._static_tls_total)
+        return None
 
     def _assumed_names(self, members: Sequence[Node]) -> Callable[[str], bool]:
         """Whether a symbol is of a library that is assumed to be there: the driver's in scope, or the interpreter's."""

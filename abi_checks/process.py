@@ -82,9 +82,8 @@ def prepare(loader: Loader, interpreter: str, paths: Sequence[str], torch_versio
     """
     problem = loader.start(os.path.realpath(interpreter)) if interpreter else "no interpreter is known"
     if problem:
-        for name in INTERPRETER_NEEDS:
-            if path := host_cache(loader.options.machine).get(name):
-                loader.preload(path, everywhere=True)
+        cache = host_cache(loader.options.machine)
+        loader.begin_without_program(cache[name] for name in INTERPRETER_NEEDS if name in cache)
     state = [loader.preload(path, everywhere=False) for path in paths if NUMPY_MODULES.search(path)]
     torch_module = next((path for path in paths if TORCH_MODULE.search(path)), "")
     if torch_module:

@@ -48,6 +48,18 @@ class Unresolved:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowded:
+    """An object whose thread-local variables find no room in static TLS; sizes in bytes."""
+
+    required_by: str
+    """The object: the one that is judged, or one that it loads."""
+    needed: int
+    free: int
+    total: int
+    """What was free when the program had started, before anything was opened."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """The verdict on one object, with what it rests on."""
 
@@ -62,3 +74,5 @@ class Resolution:
     """Why the verdict is ``unknown``, or why the object can't be opened at all."""
     closure: frozenset[str] = frozenset()
     """Paths of everything in its scope that it loads itself or finds loaded by name."""
+    crowded: Crowded | None = None
+    """The first object, of this one and what it loads, without room for its thread-local variables."""

@@ -112,7 +112,7 @@ class Scan:
         }
 
     def _open_question(self, resolution: Resolution) -> bool:
-        if resolution.verdict is not Verdict.FAILS or resolution.reason:
+        if resolution.verdict is not Verdict.FAILS or resolution.reason or resolution.crowded:
             return False
         if any(self.can_judge(owner_of(lack.symbol, lack.version).owner) for lack in resolution.unresolved):
             return False

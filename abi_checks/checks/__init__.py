@@ -13,6 +13,7 @@ from abi_checks.checks import (
     requirements,
     sglang_contracts,
     sm_coverage,
+    static_tls,
     torch_build,
     torch_releases,
     unreadable,
@@ -24,6 +25,7 @@ from abi_checks.checks.interface import Check, CheckOptions, ContractOptions
 CHECKS: tuple[Check, ...] = (
     unresolved_symbols.CHECK,
     missing_libraries.CHECK,
+    static_tls.CHECK,
     cuda_majors.CHECK,
     torch_build.CHECK,
     torch_releases.CHECK,

@@ -21,7 +21,7 @@ from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.driver import DRIVER_LIBRARIES
 from abi_checks.elf_facts import ElfFacts
 from abi_checks.findings import Finding, Severity
-from abi_checks.resolution import Missing
+from abi_checks.resolution import Missing, Verdict
 from abi_checks.scan import Scan
 
 MISSING, SIBLING, DEPENDENCY = "missing-library", "loads-after-sibling", "loads-as-dependency"
@@ -63,7 +63,7 @@ def _dependents(scan: Scan) -> dict[str, str]:
     brought: dict[str, str] = {}
     answers = [*scan.resolutions, *(after for after, _ in scan.after_siblings.values())]
     for resolution in answers:
-        if not resolution.missing and not resolution.unresolved and not resolution.reason:
+        if resolution.verdict is Verdict.LOADS:
             for path in resolution.closure:
                 if path != resolution.path:
                     brought.setdefault(path, resolution.path)

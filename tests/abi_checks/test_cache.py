@@ -27,7 +27,7 @@ from abi_checks.errors import SourceError
 from abi_checks.facts import ObjectFacts, ReadFacts
 from abi_checks.fatbin import CodeKind, DeviceCode, FatBinaries
 from abi_checks.process import ProcessState
-from abi_checks.resolution import Found, Missing, Resolution, Unresolved, Verdict
+from abi_checks.resolution import Crowded, Found, Missing, Resolution, Unresolved, Verdict
 from abi_checks.scan import Scan, scan
 from abi_checks.search import LoaderOptions
 from abi_checks.sources.folder import FileTarget, FolderSource
@@ -381,7 +381,7 @@ def test_a_row_has_all_of_an_object() -> None:
 def test_a_row_has_all_answers() -> None:
     answer = Resolution(
         "/env/a.so", Verdict.FAILS, {"b": Found("/b", "RUNPATH")}, (Missing("c", "/env/a.so", ("no",)),),
-        (Unresolved("f", "V", "/env/a.so", "/d"),), "why", frozenset({"/b"}),
+        (Unresolved("f", "V", "/env/a.so", "/d"),), "why", frozenset({"/b"}), Crowded("/f", 3, 2, 1),
     )  # fmt: skip
     state = ProcessState("/python", "problem", True, (answer,), frozenset({"/e"}))
     whole = Answers(

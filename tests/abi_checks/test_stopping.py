@@ -59,16 +59,24 @@ def test_a_thread_leaves_signals_alone():
     assert seen == [signal.SIG_DFL]
 
 
+FORK = """
+import os, signal, time
+from abi_checks.stopping import stoppable
+with stoppable():
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, b"up")  # a signal before Python has put the child in order would be lost
+        time.sleep(60)
+        os._exit(1)
+    os.read(reading, 2)
+    os.kill(child, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
 def test_a_fork_ends_by_the_signal_without_a_word():
-    script = (
-        "import os, signal, time\nfrom abi_checks.stopping import stoppable\n"
-        "with stoppable():\n"
-        "    child = os.fork()\n"
-        "    if not child:\n        time.sleep(600)\n"
-        "    os.kill(child, signal.SIGTERM)\n"
-        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr) == ("-15\n", "")
 
 
