@@ -15,6 +15,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from abi_checks.errors import SourceError
+from abi_checks.records import below
 from abi_checks.versions import same_version
 
 HASHING_THREADS = 2
@@ -141,7 +142,7 @@ def _read_claims(
     """Absolute path → the claims to it, and what could not be read."""
     claims: dict[str, list[_Claim]] = {}
     problems = []
-    below = os.path.normpath(packages) + "/"
+    prefix = os.path.normpath(packages) + "/"
     for distribution in distributions:
         try:
             with (distribution.folder / "RECORD").open(newline="", encoding="utf-8") as stream:
@@ -151,14 +152,8 @@ def _read_claims(
             continue
         for row in rows:
             path, digest, size = (*row, "", "")[:3]
-            claims.setdefault(_absolute(below, path), []).append(_Claim(distribution.name, digest, size))
+            claims.setdefault(below(prefix, path), []).append(_Claim(distribution.name, digest, size))
     return claims, problems
-
-
-def _absolute(below: str, path: str) -> str:
-    """A RECORD's path; an environment has 75,000, of which few need the care of normpath."""
-    plain = path[:1] not in ("/", ".") and "/." not in path and "//" not in path
-    return below + path if plain else os.path.normpath(os.path.join(below, path))
 
 
 def _settle(

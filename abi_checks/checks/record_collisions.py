@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.findings import Finding, Severity
+from abi_checks.records import below
 from abi_checks.scan import Scan
 from abi_checks.sources.interface import Distribution
 
@@ -62,7 +63,7 @@ def _collisions(distributions: tuple[Distribution, ...]) -> dict[tuple[Distribut
 
 def _recorded_sizes(root: str, distribution: Distribution) -> dict[str, int]:
     """Path relative to the root → size that RECORD states; empty where RECORD isn't on disk."""
-    prefix = os.path.dirname(distribution.folder)
+    folder, slash, _ = distribution.folder.rpartition("/")
     sizes = {}
     try:
         with open(
@@ -70,7 +71,7 @@ def _recorded_sizes(root: str, distribution: Distribution) -> dict[str, int]:
         ) as file:
             for row in csv.reader(file):
                 if len(row) == 3 and row[2].isdigit():
-                    sizes[os.path.normpath(os.path.join(prefix, row[0]))] = int(row[2])
+                    sizes[below(folder + slash, row[0])] = int(row[2])
     except (OSError, csv.Error):
         return {}
     return sizes

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from abi_checks.bytesource import FileSource
 from abi_checks.errors import SourceError
+from abi_checks.records import paths_of
 from abi_checks.sources.interface import Distribution, FoundFile, Result, SourceObject, Unreadable
 from abi_checks.sources.listing import ListFolder, list_folder
 
@@ -205,7 +206,7 @@ def read_distribution(folder: str, prefix: str) -> Distribution:
         folder=prefix + base,
         requires=tuple(fields.get("Requires-Dist", ())),
         tags=tuple(line[5:].strip() for line in tags.splitlines() if line.startswith("Tag: ")),
-        files=frozenset(record_paths(record, prefix)),
+        files=frozenset(paths_of(record, prefix)),
     )
 
 
@@ -217,17 +218,6 @@ def metadata_fields(text: str) -> dict[str, list[str]]:
         if colon and not line[:1].isspace():
             fields.setdefault(name, []).append(value.strip())
     return fields
-
-
-def record_paths(record: str, prefix: str) -> list[str]:
-    """The paths of a RECORD file, below ``prefix``, with ``..`` resolved."""
-    # An environment has 75,000 of these lines, and few that are quoted or lead upwards.
-    paths = [_unquoted(line) if line[:1] == '"' else line.partition(",")[0] for line in record.splitlines()]
-    return [os.path.normpath(prefix + path) if ".." in path else prefix + path for path in paths if path]
-
-
-def _unquoted(line: str) -> str:
-    return line[1:].partition('",')[0].replace('""', '"')
 
 
 def _read(path: str) -> str:
