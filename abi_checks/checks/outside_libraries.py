@@ -24,6 +24,7 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
     """One finding per object and library that it takes from the host."""
     if not scan.complete:
         return
+    version = ", at the version that torch requires" if scan.installed("torch") else ""
     for resolution in scan.resolutions:
         for library, found in resolution.found.items():
             inside = found.path.startswith(scan.root + "/")
@@ -35,7 +36,7 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
                 object=scan.relative(resolution.path),
                 message=f"takes {library} from {found.path}",
                 cause=f"{library} comes from this host, not from the target",
-                remedy="install the distribution that has it, at the version that torch requires,"
+                remedy=f"install the distribution that has it{version},"
                 " and keep the host's folder out of LD_LIBRARY_PATH",
                 evidence=(f"{found.path}: found by {scan.private(found.found_via)}",),
                 distribution=scan.owner_label(resolution.path),

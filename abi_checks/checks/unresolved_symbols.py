@@ -121,7 +121,8 @@ def _remedy(scan: Scan, lack: _Lack) -> str:
     if lack.out_of_scope:
         return OUT_OF_SCOPE_REMEDY
     torch = scan.installed("torch")
-    if lack.rule.owner is not Owner.TORCH or torch is None:
+    of_torch = (Owner.TORCH,) if torch else (Owner.TORCH, Owner.TORCH_STABLE)
+    if lack.rule.owner not in of_torch:
         return lack.rule.remedy
     table = shipped_table()
     names = scan.needed_of_torch.get(lack.facts.path, ())
@@ -129,7 +130,11 @@ def _remedy(scan: Scan, lack: _Lack) -> str:
     if fitting == NO_RELEASE:
         span = f"{table.versions[0]} to {table.versions[-1]}"
         return f"no torch release from {span} has all that this object needs: find the build of torch it was made with"
-    return f"install torch {fitting}, or the build of its distribution made for torch {torch.version}"
+    if torch:
+        return f"install torch {fitting}, or the build of its distribution made for torch {torch.version}"
+    if scan.complete:
+        return f"install torch {fitting} as well, or waive the finding where nothing uses this object"
+    return f"judge it together with the torch it will run with; its symbols are those of torch {fitting}"
 
 
 def _cause(scan: Scan, lack: _Lack, ranked: list[str]) -> str:

@@ -15,6 +15,7 @@ from abi_checks.findings import Finding, Severity, Waiver
 from abi_checks.sources.folder import FolderSource
 from abi_checks.sources.selection import running_python
 from abi_checks.sources.wheelhouse import wheel_source
+from abi_checks.torch_symbols import shipped_table
 from tests.abi_checks.environments import SITE_PACKAGES, Environment
 from tests.abi_checks.fixtures import compile_object, version_script
 from tests.abi_checks.sources.wheels import make_wheel
@@ -81,6 +82,27 @@ def test_cpythons_symbols_are_judged_in_a_lone_wheel_where_its_python_is_here(tm
     assert (finding.check, finding.severity) == ("unresolved-symbol", Severity.ERROR)
     assert finding.cause == "no library in scope defines PyNothing_Like (CPython)"
     assert assumed == ()
+
+
+def test_where_torch_is_not_in_the_target_the_releases_that_would_do_are_named(
+    environment: Environment, tmp_path: Path
+) -> None:
+    source = "int aoti_torch_device_type_cuda(void); int f(void) { return aoti_torch_device_type_cuda(); }"
+    path = environment.extension("bridge/_bridge.so", source, language="c")
+    (finding,) = findings(environment, "unresolved-symbol")
+    assert (finding.severity, finding.cause) == (
+        Severity.ERROR,
+        "torch is not in this target, and its symbols are needed: aoti_torch_device_type_cuda",
+    )
+    first, last = shipped_table().versions[0], shipped_table().versions[-1]
+    assert (
+        finding.remedy
+        == f"install torch {first} to {last} as well, or waive the finding where nothing uses this object"
+    )
+    wheel = make_wheel(tmp_path, {"m.so": path.read_bytes()}, tag=f"cp312-cp312-linux_{os.uname().machine}")
+    (finding,) = [f for f in check_source(wheel_source(wheel), Options()).findings if f.check == "unresolved-symbol"]
+    assert finding.severity == Severity.UNKNOWN
+    assert finding.remedy.endswith(f"with the torch it will run with; its symbols are those of torch {first} to {last}")
 
 
 def test_a_symbol_that_lies_out_of_scope_is_said_to_be_there(environment: Environment) -> None:
@@ -196,6 +218,10 @@ def test_a_cuda_library_taken_from_the_host(environment: Environment, tmp_path: 
     (finding,) = findings(environment, "outside-library")
     assert (finding.object, finding.severity) == (f"{SITE_PACKAGES}/x.so", Severity.WARNING)
     assert finding.message == f"takes libcudnn.so.9 from {host}"
+    assert "torch" not in finding.remedy
+    environment.torch()
+    (finding,) = findings(environment, "outside-library")
+    assert "at the version that torch requires" in finding.remedy
 
 
 def test_torch_that_is_not_the_defined_build(environment: Environment) -> None:
