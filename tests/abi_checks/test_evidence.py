@@ -20,3 +20,18 @@ def test_the_agreement_with_the_loader() -> None:
     guide = " ".join((DOCS / "verdicts.md").read_text().split())
     assert f"of {objects:,} objects the loader refuses {refused}, and `abi-check` says so of each" in guide
     assert ours == 0 and f"`ldd -r`, given the interpreter's library, differs on {ldd}:" in guide
+
+
+def test_the_agreement_with_cuobjdump() -> None:
+    guide = " ".join((DOCS / "verdicts.md").read_text().split())
+    counts = []
+    for name in ("device_code_against_cuobjdump.txt", "device_code_of_other_projects.txt"):
+        lines = (DOCS / "evidence" / name).read_text().splitlines()
+        rows = [line for line in lines if " entries  abi_checks " in line]
+        assert lines[-1] == f"{len(rows)} objects with device code, 0 differ"
+        assert all("  equal  " in row for row in rows)
+        counts.append(len(rows))
+    given_up = sum("fails, asked cuobjdump 12.4" in row for row in rows)
+    assert f"equal on all {counts[0]} objects of three stacks" in guide
+    assert f"all {counts[1]} of an environment of other projects" in guide
+    assert f"{given_up} of which cuobjdump 13.5 gives up at" in guide
