@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+_NOT_PLAIN = ('\n"', "\n/", "\n.", "/.", "//")
+
 
 def below(prefix: str, path: str) -> str:
     """A path of a RECORD below ``prefix`` (ending in a slash, or empty), the folder that its paths count from.
@@ -17,7 +19,10 @@ def below(prefix: str, path: str) -> str:
 
 def paths_of(record: str, prefix: str) -> list[str]:
     """The paths that the text of a RECORD lists, each :func:`below` ``prefix``."""
-    # Few lines are quoted; csv would take most of the time that reading an environment's distributions does.
+    # Most files have plain paths only; csv would take most of the time of reading an environment's distributions.
+    lines = "\n" + record
+    if not any(mark in lines for mark in _NOT_PLAIN):
+        return [prefix + path for line in record.splitlines() if (path := line.partition(",")[0])]
     paths = [_unquoted(line) if line[:1] == '"' else line.partition(",")[0] for line in record.splitlines()]
     return [below(prefix, path) for path in paths if path]
 
