@@ -14,7 +14,7 @@ from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import DF_1_NOOPEN, DF_1_PIE, ET_DYN, machine_name
 from abi_checks.files import Files
 from abi_checks.link_map import LinkMap, Node, closure
-from abi_checks.resolution import ALREADY_LOADED, Crowded, Found, Missing, Resolution, Verdict
+from abi_checks.resolution import ALREADY_LOADED, FOREIGN, Crowded, Found, Missing, Resolution, Verdict
 from abi_checks.search import STEPS, LoaderOptions, Request, expand
 from abi_checks.static_tls import StaticTls
 from abi_checks.symbol_lookup import SymbolLookup, version_gaps
@@ -115,7 +115,7 @@ class Loader:
 
     def _refusal(self, facts: ElfFacts) -> str:
         if facts.machine != self.options.machine or facts.elf_class != 64:
-            return f"built for another machine: {machine_name(facts.machine)}, {facts.elf_class} bits"
+            return f"{FOREIGN}: {machine_name(facts.machine)}, {facts.elf_class} bits"
         if facts.elf_type != ET_DYN:
             return "not a shared object: it is an executable that can't be loaded into a process"
         if facts.flags_1 & DF_1_PIE:
@@ -180,9 +180,7 @@ class Loader:
             considered.append(f"{path}: {answer}")
             return None
         if answer.machine != self.options.machine or answer.elf_class != 64:
-            considered.append(
-                f"{path}: built for another machine: {machine_name(answer.machine)}, {answer.elf_class} bits"
-            )
+            considered.append(f"{path}: {FOREIGN}: {machine_name(answer.machine)}, {answer.elf_class} bits")
             return None
         return answer
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 ALREADY_LOADED = "already loaded"
+FOREIGN = "built for another machine"
 
 
 class Verdict(StrEnum):

@@ -10,6 +10,7 @@ import pytest
 
 from abi_checks.api import Options, check_environment, check_source
 from abi_checks.checks import CheckOptions
+from abi_checks.cli import main
 from abi_checks.expectations import Expectations
 from abi_checks.findings import Finding, Severity, Waiver
 from abi_checks.sources.folder import FolderSource
@@ -297,3 +298,38 @@ def test_waivers_are_bound_to_versions_and_unused_ones_reported(environment: Env
         report = check_source(FolderSource(environment.root), Options(waivers=(waiver,), checks=CheckOptions()))
         assert report.exit_code == code
         assert sum(finding.check == "unused-waiver" for finding in report.findings) == unused
+
+
+def for_aarch64(path: Path) -> Path:
+    """The object with another machine in its header."""
+    data = bytearray(path.read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")
+    path.write_bytes(data)
+    return path
+
+
+def test_a_distribution_for_another_machine_is_an_error(environment: Environment) -> None:
+    foreign = [for_aarch64(environment.extension(f"arm/{name}.so", "int x;")) for name in ("a", "b")]
+    environment.add("arm", "1.0", foreign)
+    found = findings(environment, "wrong-machine")
+    assert [(f.object, f.severity) for f in found] == [
+        (f"{SITE_PACKAGES}/arm/{name}.so", Severity.ERROR) for name in ("a", "b")
+    ]
+    (cause,) = {finding.cause for finding in found}
+    assert cause == f"arm==1.0 is built for another machine: AArch64, 64 bits, and this is {os.uname().machine}"
+
+
+def test_objects_for_other_machines_beside_those_for_this_one_are_only_said(environment: Environment) -> None:
+    both = [environment.extension("both/here.so", "int x;"), environment.extension("both/there.so", "int x;")]
+    for_aarch64(both[1])
+    environment.add("both", "1.0", both)
+    assert findings(environment, "wrong-machine") == []
+    (finding,) = findings(environment, "not-loadable")
+    assert (finding.object, finding.severity) == (f"{SITE_PACKAGES}/both/there.so", Severity.WARNING)
+
+
+def test_a_wheel_and_a_lone_object_for_another_machine(tmp_path: Path) -> None:
+    path = for_aarch64(compile_object(tmp_path / "objects" / "m.so", "int x;"))
+    wheel = make_wheel(tmp_path, {"m.so": path.read_bytes()}, tag="cp312-cp312-manylinux_2_28_aarch64")
+    assert main([str(wheel)]) == 1
+    assert main([str(path)]) == 1
