@@ -29,8 +29,7 @@ from abi_checks.resolution import Verdict  # noqa: E402
 from abi_checks.scan import Scan, scan  # noqa: E402
 from abi_checks.sources.folder import FolderSource  # noqa: E402
 from abi_checks.uv import run_uv  # noqa: E402
-from tests.abi_checks.fixtures import compile_object  # noqa: E402
-from tests.abi_checks.oracle import dlopen_each  # noqa: E402
+from tests.abi_checks.oracle import dlopen_each, driver_stub  # noqa: E402
 
 LDD_COMPLAINT = re.compile("undefined symbol:|not found|not a dynamic executable|error while loading")
 LIMIT_S = 1800.0
@@ -82,9 +81,7 @@ def driver_stand_ins(facts: Scan, folder: Path) -> None:
     """Libraries of the driver with the functions that the objects ask for."""
     asked = {name.decode() for item in facts.objects for name, _ in item.undefined}
     for library in facts.assumed_driver:
-        names = sorted(name for name in asked if DRIVER_LIBRARIES[library](name))
-        source = "\n".join(f"int {name}(void) {{ return 100; }}" for name in names)
-        compile_object(folder / library, source, "-w", soname=library)
+        driver_stub(folder, [name for name in asked if DRIVER_LIBRARIES[library](name)], library)
 
 
 def ldd_verdicts(paths: Sequence[str], library_path: Path, interpreter: str) -> dict[str, bool]:

@@ -50,9 +50,9 @@ def dlopen_each(
     return answers
 
 
-def driver_stub(folder: Path, symbols: Sequence[str]) -> Path:
-    """A libcuda.so.1 whose functions do nothing but report CUDA_ERROR_NO_DEVICE (100), so that a host without a GPU can
-    load what links the driver."""
+def driver_stub(folder: Path, symbols: Sequence[str], library: str = "libcuda.so.1") -> Path:
+    """A library of the driver whose functions do nothing but report CUDA_ERROR_NO_DEVICE (100), so that a host without
+    a GPU can load what links it."""
     source = "\n".join(f"int {name}(void) {{ return 100; }}" for name in sorted(set(symbols)))
-    compile_object(folder / "libcuda.so.1", source, "-w", soname="libcuda.so.1")
+    compile_object(folder / library, source, "-w", soname=library)
     return folder

@@ -120,6 +120,21 @@ def test_the_remedy_is_one(tmp_path: Path) -> None:
         assert (done.returncode != 0) == bool(expected) and expected in done.stderr
 
 
+def test_an_alignment_that_no_tunable_grants(tmp_path: Path) -> None:
+    path = block(tmp_path / "x.so", 8, alignment=128)
+    (finding,) = check_environment(tmp_path).findings
+    assert (finding.check, finding.severity) == ("static-tls", "warning")
+    assert finding.message.endswith("static TLS, aligned as glibc grants it at the start alone")
+    assert "GLIBC_TUNABLES" not in finding.remedy
+    code = f"import ctypes; ctypes.CDLL({str(path)!r})"
+    for variable, works in (
+        ("GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192", False),
+        (f"LD_PRELOAD={path}", True),
+    ):
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **dict([variable.split("=", 1)])})
+        assert (done.returncode == 0) == works
+
+
 def test_blocks_as_pyelftools_sees_them(tmp_path: Path) -> None:
     paths = [block(tmp_path / f"x{size}.so", size, alignment) for size, alignment in ((8, 1), (100, 32), (64, 64))]
     for path in [*paths, Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib/x86_64-linux-gnu/libm.so.6")]:
