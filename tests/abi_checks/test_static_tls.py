@@ -127,11 +127,9 @@ def test_an_alignment_that_no_tunable_grants(tmp_path: Path) -> None:
     assert finding.message.endswith("static TLS, aligned as glibc grants it at the start alone")
     assert "GLIBC_TUNABLES" not in finding.remedy
     code = f"import ctypes; ctypes.CDLL({str(path)!r})"
-    for variable, works in (
-        ("GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192", False),
-        (f"LD_PRELOAD={path}", True),
-    ):
-        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **dict([variable.split("=", 1)])})
+    tunable = {"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=8192"}
+    for variables, works in ((tunable, False), ({"LD_PRELOAD": str(path)}, True)):
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True)
         assert (done.returncode == 0) == works
 
 
