@@ -37,7 +37,6 @@ class Loader:
         self._main: Node | None = None
         self._symbols = SymbolLookup(self.globals)
         self._static_tls = StaticTls.of_start((), options.machine)
-        self._static_tls_total = self._static_tls.free
 
     def start(self, program: str) -> str:
         """Map the interpreter and its libraries; returns "" or why it can't be read."""
@@ -65,7 +64,6 @@ class Loader:
     def _started(self) -> None:
         objects = (node.facts for node in self.process.nodes if node.facts)
         self._static_tls = StaticTls.of_start(objects, self.options.machine)
-        self._static_tls_total = self._static_tls.free
 
     def preload(self, path: str, *, everywhere: bool) -> Resolution | None:
         """Load an object into the process; ``everywhere`` is RTLD_GLOBAL. None where there is no such object."""
@@ -216,7 +214,7 @@ class Loader:
         for node in fresh:
             free = static_tls.free
             if node.facts and not static_tls.place(node.facts):
-                return Crowded(node.path, node.facts.tls[0], free, self._static_tls_total)
+                return Crowded(node.path, node.facts.tls[0], free, static_tls.surplus)
         return None
 
     def _assumed_names(self, members: Sequence[Node]) -> Callable[[str], bool]:

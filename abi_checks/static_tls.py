@@ -9,7 +9,7 @@ _dl_tls_static_surplus_init) and elf/dl-reloc.c (_dl_try_allocate_static_tls), c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import EM_X86_64
@@ -24,11 +24,13 @@ _THREAD_CONTROL_BLOCK = {EM_X86_64: 64}
 
 @dataclass(slots=True)
 class StaticTls:
-    """Static TLS of a process: bytes used, the whole, and the largest alignment that can be served."""
+    """Static TLS of a process: bytes used, the whole, the largest alignment that can be served, and what was free for
+    all that is opened after the start."""
 
     used: int
     size: int
     alignment: int
+    surplus: int
 
     @classmethod
     def of_start(cls, objects: Iterable[ElfFacts], machine: int) -> StaticTls:
@@ -39,11 +41,12 @@ class StaticTls:
             if size:
                 alignment = max(alignment, own)
                 used = _round_up(used + size - first, own) + first
-        return cls(used, _round_up(used + SURPLUS, alignment), alignment)
+        whole = _round_up(used + SURPLUS, alignment)
+        return cls(used, whole, alignment, whole - used)
 
     def copy(self) -> StaticTls:
         """The same again, for a process that goes on differently."""
-        return StaticTls(self.used, self.size, self.alignment)
+        return replace(self)
 
     @property
     def free(self) -> int:

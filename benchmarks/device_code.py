@@ -5,8 +5,8 @@
 Each tool runs as a program of its own, from start to exit, ``--repeat`` times; the best time counts, so both read from
 the page cache. Of ours, the time without the start of Python and its imports is printed as well. Prints one line an
 object and exits with 1 if any set of architectures differs. A cuobjdump before CUDA 12.9 does not know family-specific
-code (``sm_100f``) and prints it without its suffix; those of CUDA 13 give up at code for GPUs before Turing ("Invalid
-ELF"). Of several, the next one is asked where one ends with an error, and its version is named.
+code (``sm_100f``) and prints it without its suffix; one of CUDA 13.5 gives up at some older objects ("Invalid ELF"). Of
+several, the next one is asked where one ends with an error, and its version is named.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def render(first: BenchResult, second: BenchResult, rows: Sequence[Level]) -> st
     lines.append(f"{'C':>4} {'A tok/s':>22} {'B tok/s':>22} {'B/A':>6} {'95 % interval':>15}  verdict on B")
     for row in rows:
         cells = [_cell(row.medians[i], row.intervals[i]) for i in (0, 1)]
-        interval = _interval(row.effect)
+        interval = row.effect.interval
         lines.append(
             f"{row.concurrency:>4} {cells[0]:>22} {cells[1]:>22} {row.effect.ratio:>6.3f} {interval:>15}  {row.verdict}"
         )
@@ -126,7 +126,3 @@ def render(first: BenchResult, second: BenchResult, rows: Sequence[Level]) -> st
 
 def _cell(middle: float, interval: tuple[float, float] | None) -> str:
     return f"{middle:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
-
-
-def _interval(effect: Effect) -> str:
-    return "none" if effect.low is None else f"[{effect.low:.3f}, {effect.high:.3f}]"

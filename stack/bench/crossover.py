@@ -16,7 +16,7 @@ from typing import Literal
 
 from stack.bench.compare import kept_apart, throughputs
 from stack.bench.schema import BenchResult
-from stack.bench.stats import Effect, effects
+from stack.bench.stats import Effect, effects, interval_text
 
 FAMILY_CONFIDENCE = 0.95
 EVEN = 0.05
@@ -164,7 +164,7 @@ def render(answer: Crossover) -> str:
     """The answer and its levels as text."""
     lines = [answer.sentence(), f"{'C':>4} {'baseline':>10} {'speculative':>12} {'ratio':>7} {'interval':>16}  side"]
     for row in answer.levels:
-        interval = "none" if row.low is None else f"[{row.low:.3f}, {row.high:.3f}]"
+        interval = interval_text(row.low, row.high)
         lines.append(
             f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.ratio:>7.3f} {interval:>16}"
             f"  {_side(row)}"

@@ -28,6 +28,16 @@ class Effect:
             return 0
         return (self.low > 1) - (self.high < 1)
 
+    @property
+    def interval(self) -> str:
+        """The interval as text."""
+        return interval_text(self.low, self.high)
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """An interval of a ratio for people; ``none`` where the data give none."""
+    return "none" if low is None else f"[{low:.3f}, {high:.3f}]"
+
 
 def bootstrap_median(values: Sequence[float], confidence: float = 0.95, seed: int = 0) -> tuple[float, float] | None:
     """Percentile bootstrap interval of the median; None for fewer than 2 values."""

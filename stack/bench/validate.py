@@ -89,12 +89,8 @@ def render(rows: Sequence[Validation]) -> str:
     ]
     lines += [
         f"{row.concurrency:>4} {row.baseline:>10.1f} {row.speculative:>12.1f} {row.adaptive:>10.1f} "
-        f"{row.to_better.ratio:>10.3f} {_interval(row.to_better):>16} "
-        f"{row.to_speculative.ratio:>15.3f} {_interval(row.to_speculative):>16}  {row.verdict}"
+        f"{row.to_better.ratio:>10.3f} {row.to_better.interval:>16} "
+        f"{row.to_speculative.ratio:>15.3f} {row.to_speculative.interval:>16}  {row.verdict}"
         for row in rows
     ]
     return "\n".join([*lines, conclusion(rows)] if rows else lines)
-
-
-def _interval(effect: Effect) -> str:
-    return "none" if effect.low is None else f"[{effect.low:.3f}, {effect.high:.3f}]"
