@@ -4,12 +4,14 @@
     python benchmarks/boot_interrupts.py --env ENV --models DIR --results FILE [--boots 50] [--parallel 10]
 
 Uses the first visible GPU, on which nothing else may run. The processes below a boot are noted when it is interrupted
-and looked for afterwards, also where init has adopted them; at the end no process of any server may be there.
-SIGINT and SIGTERM take turns.
+and looked for as soon as it has ended. Orphans become children of this program, so at the end none of a boot's
+processes may be below it. SIGINT, SIGTERM and SIGHUP take turns.
 """
 
 import argparse
+import ctypes
 import json
+import os
 import random
 import signal
 import socket
@@ -28,9 +30,10 @@ from boots import SMALL, boot_command  # noqa: E402
 
 from abi_checks.errors import UserError  # noqa: E402
 from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
-from stack.serve.keeper import descendants, parents  # noqa: E402
+from stack.serve.keeper import PR_SET_CHILD_SUBREAPER, descendants  # noqa: E402
 
 END_LIMIT_S = 60.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PORT = 20_000
 """Of servers 200 ports apart; all below the range from which the kernel gives ports to whoever asks for any."""
 
@@ -58,16 +61,15 @@ def started(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-def servers() -> list[str]:
-    """Command lines of all processes that are, or belong to, an SGLang server."""
+def survivors() -> list[str]:
+    """Command lines of what still runs below this program."""
     lines = []
-    for pid in parents():
+    for pid in descendants(os.getpid()):
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
             continue
-        if line.startswith("sglang::") or "sglang.launch_server" in line:
-            lines.append(line)
+        lines.append(line)
     return lines
 
 
@@ -93,7 +95,7 @@ def interrupt(options: argparse.Namespace, number: int, after_s: float, folder: 
     time.sleep(after_s)
     before = {pid: started(pid) for pid in descendants(process.pid)}
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    sent = (signal.SIGINT, signal.SIGTERM)[number % 2]
+    sent = SIGNALS[number % len(SIGNALS)]
     process.send_signal(sent)
     began = time.monotonic()
     try:
@@ -128,6 +130,8 @@ def main() -> int:
     options = parser.parse_args()
     # What a shell starts in the background ignores SIGINT, and hands that on to all below it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
     chooser = random.Random(0)
     # One in each of so many equal stretches of time, so that no phase of a boot is left out by chance.
     stretch = options.latest / options.boots
@@ -155,12 +159,12 @@ def main() -> int:
         "gpu_memory_before": held_before,
         "gpu_memory_after": gpu.memory_used,
         "gpu_processes_after": len(memory_by_process(1)[0]),
-        "server_processes_after": servers(),
+        "processes_after": survivors(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
     }
     options.results.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps({key: value for key, value in document.items() if key != "outcomes"}))
-    whole = len(clean) == len(outcomes) and not document["server_processes_after"]
+    whole = len(clean) == len(outcomes) and not document["processes_after"]
     return 0 if whole and gpu.memory_used <= held_before else 1
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _KILL_ROUNDS_APART = 0.02
 
 
@@ -95,7 +95,7 @@ def _end_orphans() -> None:
 def main() -> int:
     """Start the server, wait for its end or for the end of standard input, and leave nothing behind."""
     log, grace, *command = sys.argv[1:]
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

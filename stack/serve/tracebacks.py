@@ -23,6 +23,8 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b: 
 _MILD = re.compile(
     r"\b(?:WARNING|WARN|INFO|DEBUG|TRACE)\b|\b[A-Za-z]*Warning: |^W\d{4} |\b[Ss]kipping import|\b[Ii]gnored?\b"
 )
+_GOES_ON = re.compile(r"\b[Ff]alling back to\b")
+"""Said of what is done without: the server goes on, at whatever level it says so."""
 _CAUGHT = re.compile(r"(?i)fail|error|exception|unable|cannot|could not|skip|ignor|fall(?:ing)? ?back")
 _PROGRAM_START = re.compile(
     r'^\s*File "(?:[^"]*\brunpy\b[^"]*", line \d+, in _run_module_as_main|[^"]*/bin/[^/"]+", line \d+, in <module>)'
@@ -92,7 +94,7 @@ class TracebackReader:
         while len(self._before) > _STREAMS_KEPT:
             del self._before[next(iter(self._before))]
         if chain is None:
-            mild = not error_prefix and bool(_MILD.search(text[:160]))
+            mild = not error_prefix and bool(_MILD.search(text[:160]) or _GOES_ON.search(text))
             severe = not mild and (error_prefix or bool(_SEVERE.search(text)))
             return Context(text, None, in_frames=False, mild=mild, severe=severe)
         if text.startswith(_CHAINED):
