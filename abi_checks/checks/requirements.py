@@ -51,14 +51,23 @@ class Conflict:
     remedy: str
 
 
-CONFLICTS = tuple(
-    Conflict(
-        ((cudnn, "<9.15"), ("torch", "==2.9.1"), ("sglang", "==0.5.9")),
-        "cuDNN before 9.15 with torch 2.9.1: a slow Conv3d, for which SGLang refuses multimodal models",
-        f"install {cudnn} 9.15 or newer for multimodal models",
-    )
+CONFLICTS = (
     # SGLang 0.5.9, srt/server_args.py, check_torch_2_9_1_cudnn_compatibility; pytorch/pytorch issue 168167.
-    for cudnn in ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+    *(
+        Conflict(
+            ((cudnn, "<9.15"), ("torch", "==2.9.1"), ("sglang", "==0.5.9")),
+            "cuDNN before 9.15 with torch 2.9.1: a slow Conv3d, for which SGLang refuses multimodal models",
+            f"install {cudnn} 9.15 or newer for multimodal models",
+        )
+        for cudnn in ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+    ),
+    # srt/utils/common.py, _get_fastapi_request_path, which SGLang 0.5.16 mended; fastapi.routing._IncludedRouter.
+    Conflict(
+        (("fastapi", ">=0.137"), ("sglang", ">=0.5.9,<0.5.16")),
+        "with --enable-metrics SGLang asks each route for its path, and an included router among FastAPI's routes has "
+        "none: /v1/loads is answered with HTTP 500",
+        "install fastapi 0.136.3, or SGLang 0.5.16 or newer; without --enable-metrics it does no harm",
+    ),
 )
 
 

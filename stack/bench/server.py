@@ -153,8 +153,8 @@ class ServerApi:
     def queue(self) -> tuple[int, int] | None:
         """(running, waiting) requests now, over all data-parallel ranks.
 
-        SGLang 0.5.14 with FastAPI 0.138 answers /v1/loads with HTTP 500 as soon as metrics are on, because its
-        middleware asks every route for a path that included routers no longer have; the older /get_load still works.
+        SGLang before 0.5.16 with FastAPI 0.137 or later answers /v1/loads with HTTP 500 as soon as metrics are on,
+        because its middleware asks every route for a path that included routers have not; /get_load still works.
         A path that was answered with an error is not asked again: the server would write a traceback each time.
         """
         for path in tuple(self._queue_paths):

@@ -175,7 +175,9 @@ class _Reading:
         chain = context.chain
         if chain is not None and not chain.caught and not context.in_frames and chain.exceptions == 1:
             known = chain.first_line in self._explained or chain.first_line in self._unexplained
-            if not known and len(self._unexplained) < 2:
+            # Failed requests may be many, and must not keep the failure of the server out.
+            alike = [one for one in self._unexplained.values() if one.of_a_request == chain.of_a_request]
+            if not known and len(alike) < 2:
                 self._unexplained[chain.first_line] = chain
 
     def _blame(self, missed: LogLine, failure: LogLine, chain: Chain | None) -> None:
@@ -229,7 +231,7 @@ class _Reading:
         """The diagnosis, when the whole log was read."""
         events = list(self._events.values())
         if self._unexplained:
-            chain = min(self._unexplained.values(), key=lambda one: one.first_line)
+            chain = min(self._unexplained.values(), key=lambda one: (one.of_a_request, one.first_line))
             excerpt = tuple(LogLine(number, text) for number, text in chain.lines)
             events.append(_Event(False, _Weight.SYMPTOM_OR_UNKNOWN, chain.first_line, None, {}, excerpt))
         events.sort(key=lambda event: event.order)

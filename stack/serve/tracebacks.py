@@ -26,6 +26,8 @@ _MILD = re.compile(
 _GOES_ON = re.compile(r"\b[Ff]alling back to\b")
 """Said of what is done without: the server goes on, at whatever level it says so."""
 _CAUGHT = re.compile(r"(?i)fail|error|exception|unable|cannot|could not|skip|ignor|fall(?:ing)? ?back")
+_OF_A_REQUEST = "Exception in ASGI application"
+"""uvicorn's words before the traceback of a request that it answers with HTTP 500; the server serves on."""
 _PROGRAM_START = re.compile(
     r'^\s*File "(?:[^"]*\brunpy\b[^"]*", line \d+, in _run_module_as_main|[^"]*/bin/[^/"]+", line \d+, in <module>)'
 )
@@ -42,6 +44,7 @@ class Chain:
 
     first_line: int
     caught: bool
+    of_a_request: bool = False
     lines: list[tuple[int, str]] = field(default_factory=list)
     exceptions: int = 0
     in_frames: bool = True
@@ -132,7 +135,7 @@ class TracebackReader:
         self._chains.pop(key, None)
         while len(self._chains) >= _STREAMS_KEPT:
             del self._chains[next(iter(self._chains))]
-        self._chains[key] = Chain(number, caught)
+        self._chains[key] = Chain(number, caught, _OF_A_REQUEST in before)
         return self._chains[key]
 
 

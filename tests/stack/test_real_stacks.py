@@ -55,6 +55,25 @@ def test_a_stack_builds_clean_and_is_what_its_lock_says(
     assert "already built and unchanged" in capsys.readouterr().out
 
 
+NAMES_OF_ROUTES = """
+from starlette.requests import Request
+from sglang.srt.entrypoints.http_server import app
+from sglang.srt.utils.common import _get_fastapi_request_path
+for path in ("/v1/loads", "/health", "/nowhere"):
+    scope = {"type": "http", "app": app, "method": "GET", "path": path, "headers": [], "root_path": ""}
+    print(path, *_get_fastapi_request_path(Request(scope)))
+"""
+
+
+@pytest.mark.timeout(1500)
+def test_sglang_names_the_route_of_every_request(built_stack: Callable[[str], Build]) -> None:
+    """Its request counter does, with --enable-metrics; with FastAPI 0.137.0 and later it fails at /v1/loads."""
+    python = built_stack("cu130-pypi").environment / "bin" / "python"
+    said = subprocess.run([str(python), "-c", NAMES_OF_ROUTES], capture_output=True, text=True, timeout=250)
+    wanted = ["/v1/loads /v1/loads True", "/health /health True", "/nowhere /nowhere False"]
+    assert said.stdout.splitlines()[-3:] == wanted, said.stderr
+
+
 @pytest.mark.timeout(1500)
 def test_every_file_of_a_stack_has_the_hash_of_its_record(
     built_stack: Callable[[str], Build], capsys: pytest.CaptureFixture[str]

@@ -109,3 +109,18 @@ def test_cudnn_that_sglang_refuses() -> None:
     assert (
         judge(make_distribution("torch", "2.11.0"), sglang, make_distribution("nvidia-cudnn-cu13", "9.13.0.50")) == []
     )
+
+
+@pytest.mark.parametrize(
+    ("fastapi", "sglang", "together"),
+    [
+        ("0.138.1", "0.5.14", False),
+        ("0.136.3", "0.5.14", True),
+        ("0.138.1", "0.5.16", True),
+        ("0.138.1", "0.5.9", False),
+    ],
+)
+def test_fastapi_whose_routes_sglang_cannot_name(fastapi: str, sglang: str, together: bool) -> None:
+    findings = judge(make_distribution("fastapi", fastapi), make_distribution("sglang", sglang))
+    assert [finding.check for finding in findings] == ([] if together else [CONFLICT])
+    assert all("/v1/loads" in finding.cause for finding in findings)

@@ -236,6 +236,12 @@ SERVED = """\
 [2026-11-29 18:03:41] The server is fired up and ready to roll!
 [2026-11-29 18:03:43] INFO:     127.0.0.1:33526 - "POST /generate HTTP/1.1" 200 OK
 """
+REQUEST = (
+    "[2026-11-30 06:27:15] ERROR:    Exception in ASGI application\n"
+    "Traceback (most recent call last):\n"
+    '  File "/s/uvicorn/protocols/http/h11_impl.py", line 415, in run_asgi\n'
+    "    result = await app(\n"
+)
 STOPPED = """\
 [2026-11-29 18:03:43] SIGTERM received. signum=None frame=None. Draining requests and shutting down...
 [2026-11-29 18:03:43] Subprocess scheduler_0 (pid=1201) crashed with exit code -15. Triggering SIGQUIT for cleanup...
@@ -250,6 +256,21 @@ def test_a_server_that_served_and_was_stopped_did_not_fail() -> None:
         diagnosis = of(log)
         assert (diagnosis.cause, diagnosis.title) == (UNKNOWN, "the log shows no failure")
         assert (diagnosis.failed, diagnosis.excerpt, diagnosis.notes) == (False, (), ())
+
+
+def test_a_request_that_failed_hides_no_failure_of_the_server() -> None:
+    request = REQUEST + "KeyError: 'x'\n" + SERVED.splitlines(keepends=True)[-1]
+    alone = of(SERVED + request)
+    assert (alone.cause, alone.failed, alone.excerpt[-1].text) == (UNKNOWN, True, "KeyError: 'x'")
+    failed = of(SERVED + 3 * request + traceback("NewError: of the server"))
+    assert (failed.cause, failed.failed, failed.excerpt[-1].text) == (UNKNOWN, True, "NewError: of the server")
+
+
+def test_an_endpoint_without_a_path_is_no_failure_of_the_server() -> None:
+    error = "AttributeError: '_IncludedRouter' object has no attribute 'path'\n"
+    counted = of(SERVED + REQUEST + error + STOPPED)
+    assert (counted.cause, counted.failed) == ("fastapi-routes", False)
+    assert of(SERVED + REQUEST + error + traceback("NewError: of the server")).cause == UNKNOWN
 
 
 def test_a_stop_hides_no_failure() -> None:
