@@ -93,11 +93,12 @@ def _row(resolution: Resolution) -> Row:
         resolution.reason,
         resolution.closure,
         (room.required_by, room.needed, room.free, room.total) if (room := resolution.crowded) else None,
+        resolution.foreign,
     )
 
 
 def _resolution(row: Row) -> Resolution:
-    path, verdict, found, missing, unresolved, reason, closure, crowded = row
+    path, verdict, found, missing, unresolved, reason, closure, crowded, foreign = row
     return Resolution(
         path,
         Verdict(verdict),
@@ -107,4 +108,5 @@ def _resolution(row: Row) -> Resolution:
         reason,
         closure,
         Crowded(*crowded) if crowded else None,
+        foreign,
     )

@@ -14,7 +14,7 @@ from abi_checks.elf_facts import ElfFacts
 from abi_checks.elf_format import DF_1_NOOPEN, DF_1_PIE, ET_DYN, machine_name
 from abi_checks.files import Files
 from abi_checks.link_map import LinkMap, Node, closure
-from abi_checks.resolution import ALREADY_LOADED, FOREIGN, Crowded, Found, Missing, Resolution, Verdict
+from abi_checks.resolution import ALREADY_LOADED, Crowded, Found, Missing, Resolution, Verdict
 from abi_checks.search import STEPS, LoaderOptions, Request, expand
 from abi_checks.static_tls import StaticTls
 from abi_checks.symbol_lookup import SymbolLookup, version_gaps
@@ -111,9 +111,15 @@ class Loader:
         node = Node(facts, self._caller)
         return self._judge(facts, node, self._map(node, facts.path, space), "", static_tls)
 
+    def _foreign(self, facts: ElfFacts) -> str:
+        """Why the machine can't run the object, or ""."""
+        if facts.machine == self.options.machine and facts.elf_class == 64:
+            return ""
+        return f"built for another machine: {machine_name(facts.machine)}, {facts.elf_class} bits"
+
     def _refusal(self, facts: ElfFacts) -> str:
-        if facts.machine != self.options.machine or facts.elf_class != 64:
-            return f"{FOREIGN}: {machine_name(facts.machine)}, {facts.elf_class} bits"
+        if foreign := self._foreign(facts):
+            return foreign
         if facts.elf_type != ET_DYN:
             return "not a shared object: it is an executable that can't be loaded into a process"
         if facts.flags_1 & DF_1_PIE:
@@ -177,8 +183,8 @@ class Loader:
         if isinstance(answer, str):
             considered.append(f"{path}: {answer}")
             return None
-        if answer.machine != self.options.machine or answer.elf_class != 64:
-            considered.append(f"{path}: {FOREIGN}: {machine_name(answer.machine)}, {answer.elf_class} bits")
+        if foreign := self._foreign(answer):
+            considered.append(f"{path}: {foreign}")
             return None
         return answer
 
@@ -189,7 +195,8 @@ class Loader:
 
     def _judge(self, facts: ElfFacts, root: Node, fresh: list[Node], refusal: str, static_tls: StaticTls) -> Resolution:
         if refusal:
-            return Resolution(facts.path, Verdict.FAILS, {}, reason=refusal)
+            foreign = bool(self._foreign(facts))
+            return Resolution(facts.path, Verdict.FAILS, {}, reason=refusal, foreign=foreign)
         if not fresh:
             return Resolution(
                 facts.path, Verdict.LOADS, root.found, reason=ALREADY_LOADED, closure=_paths(closure(root))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 ALREADY_LOADED = "already loaded"
-FOREIGN = "built for another machine"
 
 
 class Verdict(StrEnum):
@@ -77,3 +76,5 @@ class Resolution:
     """Paths of everything in its scope that it loads itself or finds loaded by name."""
     crowded: Crowded | None = None
     """The first object, of this one and what it loads, without room for its thread-local variables."""
+    foreign: bool = False
+    """It can't be opened because it is built for another machine."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 from abi_checks.checks.interface import Check, CheckOptions
 from abi_checks.findings import Finding, Severity
-from abi_checks.resolution import FOREIGN
 from abi_checks.scan import Scan
 
 UNREADABLE, REFUSED, MACHINE = "unreadable", "not-loadable", "wrong-machine"
@@ -34,12 +33,12 @@ def run(scan: Scan, options: CheckOptions) -> Iterator[Finding]:
             distribution=scan.owner_label(f"{scan.root}/{item.path}"),
         )
     here = os.uname().machine
-    native = {scan.owner_label(one.path) for one in scan.resolutions if not one.reason.startswith(FOREIGN)}
+    native = {scan.owner_label(one.path) for one in scan.resolutions if not one.foreign}
     for facts, resolution in zip(scan.objects, scan.resolutions, strict=True):
         if resolution.verdict != "fails" or not resolution.reason:
             continue
         owner = scan.owner_label(facts.path)
-        if resolution.reason.startswith(FOREIGN) and owner not in native:
+        if resolution.foreign and owner not in native:
             yield Finding(
                 check=MACHINE,
                 severity=Severity.ERROR,

@@ -381,7 +381,7 @@ def test_a_row_has_all_of_an_object() -> None:
 def test_a_row_has_all_answers() -> None:
     answer = Resolution(
         "/env/a.so", Verdict.FAILS, {"b": Found("/b", "RUNPATH")}, (Missing("c", "/env/a.so", ("no",)),),
-        (Unresolved("f", "V", "/env/a.so", "/d"),), "why", frozenset({"/b"}), Crowded("/f", 3, 2, 1),
+        (Unresolved("f", "V", "/env/a.so", "/d"),), "why", frozenset({"/b"}), Crowded("/f", 3, 2, 1), True,
     )  # fmt: skip
     state = ProcessState("/python", "problem", True, (answer,), frozenset({"/e"}))
     whole = Answers(
