@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -58,7 +60,8 @@ def make_lock(definition: StackDefinition, python: str) -> Lock:
                 *("--python-version", python, "--python-platform", definition.platform, "--only-binary", ":all:"),
                 # An instant, not a day: uv would read a day in the time zone of this machine.
                 *("--exclude-newer", f"{definition.as_of + timedelta(days=1)}T00:00:00Z"),
-                *("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--quiet"),
+                *("--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet"),
+                *("--annotation-style", "line"),
             ],
             folder=folder,
             timeout=RESOLVE_SECONDS,
@@ -69,7 +72,7 @@ def make_lock(definition: StackDefinition, python: str) -> Lock:
         )
     distributions = parse_distributions(result.output, f"uv's resolution of {definition.name}")
     lock = Lock(definition.name, python, inputs_digest(definition, python), distributions)
-    refuse(definition, lock)
+    refuse(definition, lock, _required_by(result.output))
     return lock
 
 
@@ -90,12 +93,12 @@ def current_lock(definition: StackDefinition, python: str) -> Lock:
     return lock
 
 
-def refuse(definition: StackDefinition, lock: Lock) -> None:
-    """Raise for a lock that must not be used.
+def refuse(definition: StackDefinition, lock: Lock, required_by: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    """Raise for a lock that must not be used; ``required_by`` are the distributions that require another, if known.
 
     :raises UserError: naming every reason
     """
-    if reasons := refusals(definition, lock):
+    if reasons := refusals(definition, lock, required_by or {}):
         raise UserError("\n  ".join([f"the lock of {definition.name} for Python {lock.python} is refused:", *reasons]))
 
 
@@ -113,6 +116,17 @@ def differences(old: Lock, new: Lock) -> list[str]:
             )
     if not found and old.text != new.text:
         found.append("made from another state of the definition, with the same result")
+    return found
+
+
+def _required_by(resolution: str) -> dict[str, tuple[str, ...]]:
+    """Distribution → those that require it, by uv's annotations; the definition itself is left out."""
+    found, name = {}, ""
+    for line in resolution.splitlines():
+        if entry := re.match(r"([A-Za-z0-9._-]+)(?:==| @ )", line):
+            name = entry[1]
+        elif via := re.match(r"\s+# via (.*)", line):
+            found[name] = tuple(one for one in via[1].split(", ") if not one.startswith("-"))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -35,20 +36,28 @@ def toolkit_parts(versions: dict[str, str]) -> dict[str, str]:
     return parts
 
 
-def refusals(definition: StackDefinition, lock: Lock) -> list[str]:
-    """Why this lock must not be used, one text a reason; empty for a good lock."""
+def refusals(definition: StackDefinition, lock: Lock, required_by: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Why this lock must not be used, one text a reason; empty for a good lock.
+
+    ``required_by`` tells of a distribution which others require it; it may know of none.
+    """
     versions = lock.versions
     return [
-        *_toolkit_refusals(definition, versions),
+        *_toolkit_refusals(definition, versions, required_by),
         *_torch_refusals(definition, versions),
         *_pin_refusals(definition, versions),
     ]
 
 
-def _toolkit_refusals(definition: StackDefinition, versions: dict[str, str]) -> list[str]:
+def _toolkit_refusals(
+    definition: StackDefinition, versions: dict[str, str], required_by: Mapping[str, tuple[str, ...]]
+) -> list[str]:
     toolkits: dict[str, list[str]] = {}
     for name, toolkit in sorted(toolkit_parts(versions).items()):
-        toolkits.setdefault(toolkit, []).append(f"{name} {versions[name]}")
+        others = ", ".join(required_by.get(name, ())) if toolkit != definition.cuda else ""
+        toolkits.setdefault(toolkit, []).append(
+            f"{name} {versions[name]}" + (f" (required by {others})" if others else "")
+        )
     if set(toolkits) <= {definition.cuda}:
         return []
     parts = "; ".join(f"CUDA {toolkit}: {', '.join(names)}" for toolkit, names in sorted(toolkits.items()))

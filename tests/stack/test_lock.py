@@ -67,6 +67,11 @@ def test_a_mix_of_toolkits_is_refused_with_the_parts_named() -> None:
     assert "CUDA 13.2: nvidia-cuda-nvcc 13.2.78, nvidia-cuda-tileiras 13.2.78, nvidia-nvvm 13.2.78;" in message
     assert "CUDA 13.3: nvidia-cuda-crt 13.3.33." in message
     assert "nvidia-cuda-runtime 13.0.96" in message and "nvidia-cublas" not in message
+    with pytest.raises(UserError) as caught:
+        refuse(definition, lock, {"nvidia-nvvm": ("nvidia-cuda-nvcc",), "nvidia-cuda-runtime": ("torch",)})
+    message = str(caught.value)
+    assert "nvidia-nvvm 13.2.78 (required by nvidia-cuda-nvcc);" in message
+    assert "nvidia-cuda-runtime 13.0.96," in message  # of the right toolkit
 
 
 def test_toolkit_parts_of_cuda_12_are_known_by_their_suffix() -> None:
@@ -87,14 +92,14 @@ def test_toolkit_parts_of_cuda_12_are_known_by_their_suffix() -> None:
 def test_another_torch_is_refused(name: str, torch: str, defined: str) -> None:
     definition = load_definition(name)
     lock = with_versions(current_lock(definition, "3.12"), torch=torch)
-    assert refusals(definition, lock) == [f"its torch is {torch}, and the definition says {defined}"]
+    assert refusals(definition, lock, {}) == [f"its torch is {torch}, and the definition says {defined}"]
 
 
 def test_no_torch_at_all_is_refused() -> None:
     definition = load_definition("cu128")
     lock = current_lock(definition, "3.12")
     without = replace(lock, distributions=tuple(item for item in lock.distributions if item.name != "torch"))
-    assert refusals(definition, without) == ["its torch is absent, and the definition says 2.9.1+cu128"]
+    assert refusals(definition, without, {}) == ["its torch is absent, and the definition says 2.9.1+cu128"]
 
 
 def test_the_right_release_by_url_from_another_build_is_refused() -> None:
@@ -104,7 +109,7 @@ def test_the_right_release_by_url_from_another_build_is_refused() -> None:
     other = tuple(
         i if i.name != "torch" else LockedDistribution("torch", "2.9.1+cu129", url, (A,)) for i in lock.distributions
     )
-    assert refusals(definition, replace(lock, distributions=other)) == [
+    assert refusals(definition, replace(lock, distributions=other), {}) == [
         "its torch is 2.9.1+cu129, and the definition says 2.9.1+cu130"
     ]
 
@@ -113,7 +118,7 @@ def test_an_override_without_effect_is_refused() -> None:
     definition = load_definition("cu130-pypi")
     lock = current_lock(definition, "3.12")
     without = replace(lock, distributions=tuple(item for item in lock.distributions if item.name != "cuda-tile"))
-    assert refusals(definition, without) == [
+    assert refusals(definition, without, {}) == [
         "the override cuda-tile==1.3.0 has no effect: nothing requires cuda-tile; remove it"
     ]
 
@@ -193,6 +198,34 @@ def test_locks_made_again_are_the_same_bytes(name: str) -> None:
     definition = load_definition(name)
     for python in definition.pythons:
         assert make_lock(definition, python).text == definition.lock_path(python).read_text()
+
+
+@pytest.mark.environment
+def test_who_brings_a_part_of_another_toolkit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """nvidia-cuda-nvcc requires crt and nvvm without a version."""
+    path = tmp_path / "mixed.toml"
+    path.write_text(
+        """
+name = "mixed"
+summary = "a compiler without the parts that fit it"
+as_of = 2026-06-27
+cuda = "13.0"
+torch = "2.11.0"
+machine = "x86_64"
+glibc = "2.34"
+disk_gib = 1
+pythons = ["3.12"]
+target_sm = ["90"]
+[[requirements]]
+pin = "nvidia-cuda-nvcc==13.0.88"
+reason = "it is small"
+"""
+    )
+    assert main(["lock", "--stack", str(path)]) != 0
+    said = capsys.readouterr().err
+    assert "CUDA 13.0: nvidia-cuda-nvcc 13.0.88;" in said
+    assert "nvidia-nvvm 13.3.33 (required by nvidia-cuda-nvcc)" in said
+    assert not (tmp_path / "mixed-py312.txt").exists()
 
 
 @pytest.mark.environment
