@@ -31,11 +31,15 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class ClassVerdict:
-    """One class of the registry; ``methods`` holds the answer for each method of the contract."""
+    """One class of the registry; ``methods`` holds the answer for each method of the contract.
+
+    ``open`` says that the contract could not be read in full, so that having all its methods proves nothing.
+    """
 
     name: str
     place: Place
     methods: dict[str, Method] = field(default_factory=dict)
+    open: bool = False
     delegates: tuple[str, ...] = ()
     """Sub-modules made in the constructor that have a method which the class itself lacks, as ``attribute (class)``."""
 
@@ -48,7 +52,7 @@ class ClassVerdict:
     def verdict(self) -> str:
         """``complete``, ``lacking`` or ``unknown``."""
         states = {method.state for method in self.methods.values()}
-        return "lacking" if "lacks" in states else "unknown" if "unknown" in states else "complete"
+        return "lacking" if "lacks" in states else "unknown" if "unknown" in states or self.open else "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,8 @@ class ClassJudge:
         """The verdict on one class."""
         methods = {name: self.method(cls, name, uses) for name, uses in self.contract.methods().items()}
         missing = [name for name, method in methods.items() if method.state == "lacks"]
-        return ClassVerdict(cls.node.name, cls.module.place(cls.node), methods, tuple(self._helpers(cls, missing)))
+        place, delegates = cls.module.place(cls.node), tuple(self._helpers(cls, missing))
+        return ClassVerdict(cls.node.name, place, methods, bool(self.contract.gaps), delegates)
 
     def method(self, cls: ClassRef, name: str, uses: Sequence[Requirement], depth: int = 0) -> Method:
         """Whether a class has a method that can do what its callers ask."""

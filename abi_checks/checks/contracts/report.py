@@ -127,6 +127,7 @@ def eagle_findings(
         if verdict.verdict == "complete":
             continue
         unknown = [f"{n}: {m.reason}" for n, m in verdict.methods.items() if m.state == "unknown"]
+        unknown += [f"not known of the calls: {gap}" for gap in contract.gaps]
         lacking = [f"{n}: {verdict.methods[n].reason}" for n in verdict.lacking]
         as_target = [n for n in verdict.lacking if "target" in contract.roles(n)]
         severity = Severity.ERROR if as_target else Severity.WARNING if lacking else Severity.UNKNOWN

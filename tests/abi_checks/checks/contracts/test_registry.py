@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from abi_checks.checks.contracts import check_sglang
 from abi_checks.checks.contracts.eagle import read_contract
 from abi_checks.checks.contracts.registry import ClassJudge, ClassVerdict, read_registry
+from abi_checks.findings import Severity
 from tests.abi_checks.checks.contracts.trees import tree
 
 SPEC_INFO = """
@@ -85,6 +87,30 @@ def test_the_contract_is_read_from_the_workers(tmp_path: Path) -> None:
     conditional = {(r.algorithm, r.name): r.conditions for r in contract.requirements if r.conditions and r.is_call}
     assert conditional[("EAGLE3", "set_embed")] == ("not (hasattr(draft, 'shared') and draft.shared)",)
     assert not any(r.name == "load_weights" for r in contract.requirements)
+
+
+def test_a_contract_that_is_not_read_in_full_proves_no_class_complete(tmp_path: Path) -> None:
+    """SGLang 0.5.23 hands the target model on as an argument, and may take its worker from another platform."""
+    other = "            if server_args.platform_worker: return server_args.platform_worker\n"
+    create = "        def create_worker(self, server_args):\n"
+    files: dict[str, str | bytes] = {
+        "sglang/srt/speculative/spec_info.py": SPEC_INFO.replace(create, create + other),
+        "sglang/srt/speculative/worker.py": WORKER,
+        "sglang/srt/model_executor/model_runner.py": RUNNER,
+        "sglang/srt/models/good.py": GOOD,
+        "sglang/srt/models/bad.py": "import torch.nn as nn\nclass Bad(nn.Module):\n    pass\nEntryClass = Bad\n",
+    }
+    sources = tree(tmp_path, files)
+    contract = read_contract(sources)
+    (gap,) = contract.gaps
+    assert gap.startswith("create_worker may return something that is not followed")
+    verdicts = {v.name: v for v in map(ClassJudge(sources, contract).judge, read_registry(sources).classes)}
+    assert all(method.state == "has" for method in verdicts["Good"].methods.values())
+    assert (verdicts["Good"].verdict, verdicts["Bad"].verdict) == ("unknown", "lacking")
+    findings = check_sglang(sources.root, [], models=["Good"])
+    (of_class,) = (finding for finding in findings if finding.message.startswith("Good"))
+    assert of_class.severity is Severity.UNKNOWN
+    assert of_class.evidence[0] == f"not known of the calls: {gap}"
 
 
 def test_methods_from_mixins_and_other_modules_count(tmp_path: Path) -> None:
