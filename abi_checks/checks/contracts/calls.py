@@ -76,7 +76,7 @@ class Calls(Names):
         if isinstance(function, Function):
             if isinstance(function.node, ast.FunctionDef):
                 answer = world.probe(function.node.name, self.target)
-                if answer is not None:
+                if answer is not world.NO_PROBE:
                     return answer
                 opaque = [
                     d

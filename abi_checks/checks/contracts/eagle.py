@@ -2,28 +2,29 @@
 
 The workers are those that the source's own ``SpeculativeAlgorithm.create_worker`` can return for EAGLE and EAGLE-3,
 together with the helper classes of their modules; the model runner and its graph runners count where the call stands
-under a condition about EAGLE. A model is reached as ``RUNNER.model``, or through a local name bound to that.
+under a condition about EAGLE. A model is reached as ``RUNNER.model``, through a local name bound to that, or as a
+parameter of a function that is called with one of these.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from abi_checks.checks.contracts.evaluate import Frame
 from abi_checks.checks.contracts.execute import Interpreter
-from abi_checks.checks.contracts.source import Place, SourceModule, SourceTree
+from abi_checks.checks.contracts.source import Place, SourceModule, SourceTree, imported_names
 from abi_checks.checks.contracts.values import ClassRef, EnumMember, Function, Instance, Raised, truth
 from abi_checks.checks.contracts.world import Target
 
 ALGORITHMS = ("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm")
 _RUNNER_FOLDER = "sglang.srt.model_executor"
-_BASE_METHODS = frozenset(
-    ["eval", "train", "to", "parameters", "named_parameters", "state_dict", "modules", "named_modules"]
+_OF_EVERY_MODULE = frozenset(
+    ["eval", "train", "to", "parameters", "named_parameters", "state_dict", "modules", "named_modules", "__class__"]
 )
-"""Methods that every torch module has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def read_contract(tree: SourceTree) -> Contract:
             requirements.extend(_uses(interpreter, member, module, in_worker=True))
     for path in tree.files(_RUNNER_FOLDER, b"eagle"):
         runner_module = tree.module_of(path)
-        if runner_module and b".model." in tree.read(path):
+        if runner_module and re.search(rb"\.model\b", tree.read(path)):
             requirements.extend(_uses(interpreter, EnumMember(algorithms, "EAGLE3"), runner_module, in_worker=False))
     if not any(r.role == "target" for r in requirements):
         gaps += ("no use of a target model is found in the source",)
@@ -125,20 +126,45 @@ class _Guard:
     holds: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A function or method to be searched for uses of models.
+
+    ``given`` are its parameters that hold a model, each with the role. ``conditions`` are the open ones under which it
+    is called; ``about_eagle`` says that it is called for speculation, whatever its own conditions are.
+    """
+
+    module: SourceModule
+    node: ast.FunctionDef
+    cls: ast.ClassDef | None
+    given: tuple[tuple[str, str], ...]
+    conditions: tuple[str, ...]
+    about_eagle: bool
+
+
 def _uses(
     interpreter: Interpreter, member: EnumMember, module: SourceModule, *, in_worker: bool
 ) -> Iterator[Requirement]:
-    for cls in module.classes.values():
-        for function in _methods(cls):
-            judge = _Judge(interpreter, member, module, cls, in_worker)
-            aliases: dict[str, ast.expr] = {}
-            for node, guards in _walk(function.body, ()):
-                if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                    aliases[node.targets[0].id] = node.value
-                if isinstance(node, ast.Attribute):
-                    requirement = judge.requirement(node, guards, aliases, function)
-                    if requirement:
-                        yield requirement
+    """The uses in a module's classes, and in the functions that they hand a model to."""
+    waiting = [
+        _Body(module, function, cls, (), (), in_worker) for cls in module.classes.values() for function in _methods(cls)
+    ]
+    seen = set(waiting)
+    for body in waiting:  # grows as functions are found
+        judge = _Judge(interpreter, member, body, in_worker)
+        aliases: dict[str, ast.expr] = {}
+        for node, guards in _walk(body.node.body, ()):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                aliases[node.targets[0].id] = node.value
+            if isinstance(node, ast.Attribute):
+                requirement = judge.requirement(node, guards, aliases)
+                if requirement:
+                    yield requirement
+            if isinstance(node, ast.Call):
+                further = judge.handed_on(node, guards, aliases)
+                if further and further not in seen:
+                    seen.add(further)
+                    waiting.append(further)
 
 
 def _methods(cls: ast.ClassDef) -> list[ast.FunctionDef]:
@@ -186,30 +212,21 @@ def _expression(node: ast.AST, guards: tuple[_Guard, ...]) -> Iterator[tuple[ast
 class _Judge:
     interpreter: Interpreter
     member: EnumMember
-    module: SourceModule
-    cls: ast.ClassDef
+    body: _Body
     in_worker: bool
 
     def requirement(
-        self, node: ast.Attribute, guards: tuple[_Guard, ...], aliases: dict[str, ast.expr], function: ast.FunctionDef
+        self, node: ast.Attribute, guards: tuple[_Guard, ...], aliases: dict[str, ast.expr]
     ) -> Requirement | None:
         """The requirement that ``MODEL.name`` stands for, or None where the expression is no model."""
         role = self._role(node.value, aliases)
-        if role is None or not isinstance(node.ctx, ast.Load) or node.attr in _BASE_METHODS:
+        if role is None or not isinstance(node.ctx, ast.Load) or node.attr in _OF_EVERY_MODULE:
             return None
-        open_conditions: list[str] = []
-        about_eagle = self.in_worker
-        for guard in guards:
-            text = ast.unparse(guard.test)
-            about_eagle = about_eagle or "eagle" in text
-            known = self._truth(guard.test)
-            if known is not None and known is not guard.holds:
-                return None
-            if known is None and not self._is_switch(guard.test):
-                open_conditions.append(text if guard.holds else f"not ({text})")
-        if not about_eagle:
+        reached = self._reached(guards)
+        if reached is None or not reached[0]:
             return None
-        call = next((n for n in ast.walk(function) if isinstance(n, ast.Call) and n.func is node), None)
+        open_conditions = reached[1]
+        call = next((n for n in ast.walk(self.body.node) if isinstance(n, ast.Call) and n.func is node), None)
         if any(isinstance(a, ast.Starred) for a in (call.args if call else ())):
             open_conditions.append("called with unpacked arguments")
         return Requirement(
@@ -220,12 +237,54 @@ class _Judge:
             len(call.args) if call else 0,
             tuple(k.arg for k in call.keywords if k.arg) if call else (),
             tuple(open_conditions),
-            self.module.place(node),
+            self.body.module.place(node),
         )
+
+    def handed_on(self, call: ast.Call, guards: tuple[_Guard, ...], aliases: dict[str, ast.expr]) -> _Body | None:
+        """The function that a call hands a model to; None where it does not, or is not known."""
+        positional = {place: role for place, value in enumerate(call.args) if (role := self._role(value, aliases))}
+        named = {word.arg: role for word in call.keywords if word.arg and (role := self._role(word.value, aliases))}
+        if not (positional or named) or not isinstance(call.func, ast.Name):
+            return None
+        reached = self._reached(guards)
+        found = self._function(call.func.id)
+        if reached is None or found is None:
+            return None
+        about_eagle, conditions = reached
+        module, function = found
+        parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        named |= {parameters[place]: role for place, role in positional.items() if place < len(parameters)}
+        return _Body(module, function, None, tuple(sorted(named.items())), tuple(conditions), about_eagle)
+
+    def _function(self, name: str) -> tuple[SourceModule, ast.FunctionDef] | None:
+        """The module-level function of SGLang that a name in this body stands for."""
+        tree, module = self.interpreter.tree, self.body.module
+        imported: dict[str, tuple[str, str]] = {}
+        for node in ast.walk(self.body.node):
+            if isinstance(node, ast.ImportFrom):
+                imported |= imported_names(node, module)
+        where = tree.resolve_member(*imported[name]) if name in imported else tree.resolve(module, name)
+        home = tree.module(where[0]) if where[0].startswith("sglang.srt.") else None
+        statement = home.bindings.get(where[1], [None])[-1] if home else None
+        return (home, statement) if home and isinstance(statement, ast.FunctionDef) else None
+
+    def _reached(self, guards: tuple[_Guard, ...]) -> tuple[bool, list[str]] | None:
+        """Whether code under these conditions runs for speculation, and the open ones; None where it never runs."""
+        open_conditions = list(self.body.conditions)
+        about_eagle = self.body.about_eagle
+        for guard in guards:
+            text = ast.unparse(guard.test)
+            about_eagle = about_eagle or "eagle" in text
+            known = self._truth(guard.test)
+            if known is not None and known is not guard.holds:
+                return None
+            if known is None and not self._is_switch(guard.test):
+                open_conditions.append(text if guard.holds else f"not ({text})")
+        return about_eagle, open_conditions
 
     def _truth(self, test: ast.expr) -> bool | None:
         """The truth of a condition where the algorithm is EAGLE-3, on the interpreter's terms."""
-        frame = Frame(self.interpreter.number(), self.module)
+        frame = Frame(self.interpreter.number(), self.body.module)
         this = Instance(self.interpreter.number())
         runner = Instance(self.interpreter.number())
         state = self.interpreter.state
@@ -240,16 +299,19 @@ class _Judge:
 
     def _is_switch(self, test: ast.expr) -> bool:
         """Whether a condition is the runner's switch for captured hidden states, on for EAGLE-3 targets."""
-        return isinstance(test, ast.Attribute) and "eagle" in test.attr
+        name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
+        return "eagle" in name
 
     def _role(self, node: ast.expr, aliases: dict[str, ast.expr]) -> str | None:
         if isinstance(node, ast.Name) and node.id in aliases and aliases[node.id] is not node:
             return self._role(aliases[node.id], {k: v for k, v in aliases.items() if k != node.id})
+        if isinstance(node, ast.Name):
+            return dict(self.body.given).get(node.id)
         if not isinstance(node, ast.Attribute) or node.attr != "model":
             return None
         owner = ast.unparse(node.value)
         if not self.in_worker:
-            runs = owner == "self" and self.cls.name.endswith("ModelRunner")
+            runs = owner == "self" and self.body.cls is not None and self.body.cls.name.endswith("ModelRunner")
             return "target" if runs or owner.rpartition(".")[2] == "model_runner" else None
         if "target" in owner:
             return "target"

@@ -52,12 +52,14 @@ _RUNTIME_PROBES = {
     "in_the_same_node_as": "one node",
     "gpu_p2p_access_check": "peer access",
     "is_full_nvlink": "nvlink",
+    "get_platform_worker_cls": "platform",
 }
 """Functions of the checked source that do nothing but ask the hardware, by name; elsewhere they are simply unknown."""
+NO_PROBE = object()
 
 
-def probe(name: str, target: Target) -> Value | None:
-    """The answer of a run-time probe that is defined in the checked source; None where it is no such probe."""
+def probe(name: str, target: Target) -> Value:
+    """The answer of a run-time probe that is defined in the checked source; ``NO_PROBE`` where it is no such probe."""
     match _RUNTIME_PROBES.get(name):
         case "one node":
             return [True] * target.gpus
@@ -65,7 +67,9 @@ def probe(name: str, target: Target) -> Value | None:
             return target.nvlink
         case "peer access" | "nvlink":
             return Unknown(f"{name} asks the hardware")
-    return None
+        case "platform":
+            return None  # plugins for other platforms are not asked on an NVIDIA GPU
+    return NO_PROBE
 
 
 def external_call(name: str, arguments: Sequence[Value], target: Target) -> Value:

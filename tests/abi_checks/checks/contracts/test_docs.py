@@ -1,9 +1,12 @@
 """The recorded tables of model classes are what the command prints for the released wheels."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uv
 
 from abi_checks.checks.contracts.eagle import read_contract
 from abi_checks.checks.contracts.registry import ClassJudge, read_registry
@@ -28,3 +31,24 @@ def test_the_table_of_classes_is_current(
     verdicts = sorted((judge.judge(cls) for cls in read_registry(tree).classes), key=lambda v: v.name)
     recorded = (EVIDENCE / f"model_classes_sglang_{version}.txt").read_text().splitlines()
     assert [*class_table(verdicts, methods), count_line(verdicts, methods)] == recorded
+
+
+@pytest.mark.environment
+@pytest.mark.timeout(600)
+def test_the_recorded_table_of_a_newer_sglang(tmp_path: Path) -> None:
+    """From its wheel alone; what rests on a base of transformers is not known then."""
+    command = [uv.find_uv_bin(), "pip", "install", "--no-deps", "--target", str(tmp_path), "--python", sys.executable]
+    subprocess.run([*command, "--python-version", "3.12", "sglang==0.5.23"], check=True, capture_output=True)
+    tree = SourceTree(tmp_path)
+    contract = read_contract(tree)
+    assert contract.gaps == ()
+    judge, methods = ClassJudge(tree, contract), tuple(contract.methods())
+    verdicts = [judge.judge(cls) for cls in read_registry(tree).classes]
+    header, *rows, _ = (EVIDENCE / "model_classes_sglang_0.5.23.txt").read_text().splitlines()
+    assert header.split() == ["class", "file", *methods, "verdict"]
+    recorded = {row.split()[0]: row.split()[2:] for row in rows}
+    assert recorded.keys() == {verdict.name for verdict in verdicts}
+    for verdict in verdicts:
+        states = [verdict.methods[name].state for name in methods]
+        assert all(now in (then, "unknown") for now, then in zip(states, recorded[verdict.name], strict=False))
+    assert sum(verdict.verdict == "complete" for verdict in verdicts) >= 50

@@ -89,8 +89,89 @@ def test_the_contract_is_read_from_the_workers(tmp_path: Path) -> None:
     assert not any(r.name == "load_weights" for r in contract.requirements)
 
 
+def test_models_that_are_handed_on_are_followed(tmp_path: Path) -> None:
+    """As SGLang 0.5.23 does: by position and by name, through several functions, imported where they are used."""
+    worker = """
+        class Worker:
+            def __init__(self, target_worker):
+                from sglang.srt.speculative.embeddings import resolve
+                embed, head = resolve(self.draft_runner.model, target_model=target_worker.model_runner.model)
+                share(self.draft_runner.model, embed, head)
+                if self.other: share(self.draft_runner.other, embed, head)
+        def share(model, embed, head):
+            model.set_embed_and_head(embed, head)
+    """
+    embeddings = """
+        def resolve(draft, /, *, target_model):
+            return _resolve(target_model, draft)
+        def _resolve(target, draft=None):
+            if draft is not None and hasattr(target, "get_for_draft"):
+                return target.get_for_draft()
+            again = target
+            return again.get_embed_and_head()
+        def nobody_calls_it(target_model):
+            target_model.never()
+    """
+    runner = """
+        from sglang.srt.model_executor.capture import capture, load
+        class ModelRunner:
+            def initialize(self):
+                load(self.model)
+                capture(model=self.model, eagle_use_aux_hidden_state=self.eagle_use_aux_hidden_state)
+    """
+    capture = """
+        def load(model):
+            model.load_weights(None)
+        def capture(*, model, eagle_use_aux_hidden_state, dflash=False):
+            if eagle_use_aux_hidden_state:
+                if not hasattr(model, "set_eagle3_layers_to_capture"):
+                    raise ValueError(model.__class__.__name__)
+                model.set_eagle3_layers_to_capture([1])
+            if dflash:
+                model.set_dflash_layers_to_capture([1])
+    """
+    files: dict[str, str | bytes] = {
+        "sglang/srt/speculative/spec_info.py": SPEC_INFO,
+        "sglang/srt/speculative/worker.py": worker,
+        "sglang/srt/speculative/embeddings.py": embeddings,
+        "sglang/srt/model_executor/model_runner.py": runner,
+        "sglang/srt/model_executor/capture.py": capture,
+    }
+    contract = read_contract(tree(tmp_path, files))
+    assert contract.gaps == ()
+    places = {name: {(use.role, str(use.place)) for use in uses} for name, uses in contract.methods().items()}
+    assert places == {
+        "get_embed_and_head": {("target", "sglang/srt/speculative/embeddings.py:8")},
+        "set_eagle3_layers_to_capture": {("target", "sglang/srt/model_executor/capture.py:8")},
+        "set_embed_and_head": {("draft", "sglang/srt/speculative/worker.py:9")},
+    }
+    conditional = {use.name: use.conditions for use in contract.requirements if use.conditions}
+    assert conditional == {"get_for_draft": ("draft is not None", "hasattr(target, 'get_for_draft')")}
+
+
+def test_a_worker_of_another_platform_is_not_asked_for(tmp_path: Path) -> None:
+    before = """\
+        def get_platform_worker_cls(self):
+            from sglang.srt.platforms import current_platform
+            return current_platform.worker() if current_platform.is_out_of_tree() else None
+        def create_worker(self, server_args):
+            other = self.get_platform_worker_cls()
+            if other is not None:
+                return other
+"""
+    spec_info = SPEC_INFO.replace("        def create_worker(self, server_args):\n", before)
+    files: dict[str, str | bytes] = {
+        "sglang/srt/speculative/spec_info.py": spec_info,
+        "sglang/srt/speculative/worker.py": WORKER,
+        "sglang/srt/model_executor/model_runner.py": RUNNER,
+        "sglang/srt/platforms.py": "import os\ncurrent_platform = os.environ['PLATFORM']\n",
+    }
+    contract = read_contract(tree(tmp_path, files))
+    assert contract.gaps == () and len(contract.workers) == 1
+
+
 def test_a_contract_that_is_not_read_in_full_proves_no_class_complete(tmp_path: Path) -> None:
-    """SGLang 0.5.23 hands the target model on as an argument, and may take its worker from another platform."""
+    """Here the worker may be one that the source does not settle."""
     other = "            if server_args.platform_worker: return server_args.platform_worker\n"
     create = "        def create_worker(self, server_args):\n"
     files: dict[str, str | bytes] = {
