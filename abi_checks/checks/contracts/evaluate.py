@@ -13,6 +13,7 @@ from abi_checks.checks.contracts.operations import method_of_constant
 from abi_checks.checks.contracts.source import SourceModule, SourceTree
 from abi_checks.checks.contracts.values import (
     CONTAINERS,
+    OPEN,
     ClassRef,
     EnumMember,
     External,
@@ -27,6 +28,7 @@ from abi_checks.checks.contracts.values import (
     is_concrete,
     same,
     truth,
+    unknown,
 )
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
@@ -48,6 +50,7 @@ _ORDER: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_LONGEST_CONDITION = 80
 _MAX_SIZE = 4096
 """Containers and numbers beyond this are not worth following."""
 
@@ -178,7 +181,7 @@ class Evaluator:
         value = self.evaluate(node.operand, frame)
         if isinstance(node.op, ast.Not):
             known = truth(value)
-            return Unknown(ast.unparse(node.operand)) if known is None else not known
+            return unknown(ast.unparse(node.operand), value) if known is None else not known
         if isinstance(value, int | float):
             return -value if isinstance(node.op, ast.USub) else +value if isinstance(node.op, ast.UAdd) else Unknown()
         return Unknown()
@@ -186,7 +189,7 @@ class Evaluator:
     def binary(self, op: ast.operator, left: Value, right: Value) -> Value:
         """The value of an arithmetic operation."""
         if not (is_concrete(left) and is_concrete(right)) or type(op) not in _ARITHMETIC:
-            return Unknown("operands are unknown")
+            return unknown("operands are unknown", left, right)
         if isinstance(op, ast.Pow | ast.LShift | ast.Mult) and any(
             isinstance(v, int) and abs(v) > 2**40 for v in (left, right)
         ):
@@ -208,15 +211,17 @@ class Evaluator:
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Value:
         left = self.evaluate(node.left, frame)
+        operands = [left]
         answer: bool | None = True
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(right_node, frame)
+            operands.append(right)
             one = self.compare(op, left, right)
             if one is False:
                 return False
             answer = None if one is None else answer
             left = right
-        return Unknown(ast.unparse(node)) if answer is None else answer
+        return unknown(ast.unparse(node), *operands) if answer is None else answer
 
     def compare(self, op: ast.cmpop, left: Value, right: Value) -> bool | None:
         """The truth of one comparison; None where it is open."""
@@ -244,10 +249,12 @@ class Evaluator:
         return None
 
     def _ifexp(self, node: ast.IfExp, frame: Frame) -> Value:
-        known = truth(self.evaluate(node.test, frame))
+        test = self.evaluate(node.test, frame)
+        known = truth(test)
         if known is not None:
             return self.evaluate(node.body if known else node.orelse, frame)
-        return self.join(self.evaluate(node.body, frame), self.evaluate(node.orelse, frame))
+        reason = open_condition(node.test, test, frame)
+        return self.join(self.evaluate(node.body, frame), self.evaluate(node.orelse, frame), reason)
 
     def _namedexpr(self, node: ast.NamedExpr, frame: Frame) -> Value:
         value = self.evaluate(node.value, frame)
@@ -359,8 +366,18 @@ class Evaluator:
         """Bind a value to a target; targets that cannot be followed are left alone."""
 
     @staticmethod
-    def join(left: Value, right: Value) -> Value:
-        """The one value that stands for either of two."""
+    def join(left: Value, right: Value, reason: str) -> Value:
+        """The one value that stands for either of two; ``reason`` is why it is open which."""
         if left is right or (type(left) is type(right) and left == right):
             return left
-        return Unknown("depends on something unknown")
+        return Unknown(reason)
+
+
+def open_condition(test: ast.expr, value: Value, frame: Frame) -> str:
+    """Why a value is unknown that differs with a condition: the first condition that is open, and why it is."""
+    if isinstance(value, Unknown) and value.reason.startswith(OPEN):
+        return value.reason
+    text = ast.unparse(test)
+    text = text if len(text) <= _LONGEST_CONDITION else text[:_LONGEST_CONDITION] + "…"
+    why = f": {value.reason}" if isinstance(value, Unknown) and value.reason else ""
+    return f"{OPEN}{text} ({frame.module.place(test)}){why}"

@@ -73,8 +73,9 @@ class Interpreter(Statements):
             return Unknown("only ever raises")
         value, state = back[0].value, back[0].state
         for other in back[1:]:
-            value = self.join(value, other.value)
-            state = self._join_states(state, other.state)
+            reason = f"{getattr(function.node, 'name', 'a lambda')}() may return before {other.place}"
+            value = self.join(value, other.value, reason)
+            state = self._join_states(state, other.state, reason)
         self.state = state
         return value
 

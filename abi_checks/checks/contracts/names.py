@@ -23,6 +23,7 @@ from abi_checks.checks.contracts.values import (
     Raised,
     Unknown,
     Value,
+    unknown,
 )
 
 READ = ("sglang", "sgl_kernel", "flashinfer")
@@ -149,7 +150,7 @@ class Names(Evaluator):
                 # torch documents apply() as the call of forward() with a context before the arguments.
                 return Partial(self._bound(owner, "forward", None), (Unknown("autograd context"),), ())
             return self._bound(owner, name, None)
-        return Unknown(f".{name} of something unknown")
+        return unknown(f".{name} of something unknown", owner)
 
     def is_enum(self, cls: ClassRef) -> bool:
         """Whether a class is an enumeration of the standard library's kind."""

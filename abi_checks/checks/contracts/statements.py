@@ -14,9 +14,19 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from abi_checks.checks.contracts.calls import Calls
-from abi_checks.checks.contracts.evaluate import Frame
+from abi_checks.checks.contracts.evaluate import Frame, open_condition
 from abi_checks.checks.contracts.source import Place, SourceTree
-from abi_checks.checks.contracts.values import ClassRef, Exit, Function, Instance, Raised, Unknown, Value, truth
+from abi_checks.checks.contracts.values import (
+    ClassRef,
+    Exit,
+    Function,
+    Instance,
+    Raised,
+    Unknown,
+    Value,
+    truth,
+    unknown,
+)
 from abi_checks.checks.contracts.world import Target
 
 _MAX_UNROLL = 64
@@ -89,18 +99,19 @@ class Statements(Calls):
             self._decided.pop()
 
     def _join_states(
-        self, left: dict[tuple[int, str], Value], right: dict[tuple[int, str], Value]
+        self, left: dict[tuple[int, str], Value], right: dict[tuple[int, str], Value], reason: str
     ) -> dict[tuple[int, str], Value]:
         if left is right:
             return left
         result = dict(left)
         for key, value in right.items():
-            result[key] = self.join(left[key], value) if key in left else Unknown("bound on one path only")
+            result[key] = self.join(left[key], value, reason) if key in left else Unknown("bound on one path only")
         for key in left.keys() - right.keys():
             result[key] = Unknown("bound on one path only")
         return result
 
-    def _either(self, first: Sequence[ast.stmt], second: Sequence[ast.stmt], frame: Frame) -> Next:
+    def _either(self, first: Sequence[ast.stmt], second: Sequence[ast.stmt], frame: Frame, reason: str) -> Next:
+        """Follow both; ``reason`` is why it is open which of them runs."""
         before = dict(self.state)
         one = self._branch(first, frame)
         state_one, self.state = self.state, before
@@ -109,13 +120,14 @@ class Statements(Calls):
             return Next.STOP
         if one is Next.STOP:
             return Next.GO_ON
-        self.state = state_one if two is Next.STOP else self._join_states(state_one, self.state)
+        self.state = state_one if two is Next.STOP else self._join_states(state_one, self.state, reason)
         return Next.GO_ON
 
     def _do_if(self, node: ast.If, frame: Frame) -> Next:
-        known = truth(self.evaluate(node.test, frame))
+        test = self.evaluate(node.test, frame)
+        known = truth(test)
         if known is None:
-            return self._either(node.body, node.orelse, frame)
+            return self._either(node.body, node.orelse, frame, open_condition(node.test, test, frame))
         self._guards.append(frame.module.place(node.test))
         self._decided.append(True)
         after = self._block(node.body if known else node.orelse, frame)
@@ -248,17 +260,19 @@ class Statements(Calls):
                 if after is Next.LEAVE_LOOP:
                     return Next.GO_ON
             may_break = any(isinstance(n, ast.Break) for n in ast.walk(node))
-            return self._either(node.orelse, [], frame) if may_break else self._block(node.orelse, frame)
-        self.assign(node.target, Unknown("an item of something unknown"), frame)
-        return self._either([*node.body, *node.orelse], [], frame)
+            if not may_break:
+                return self._block(node.orelse, frame)
+            return self._either(node.orelse, [], frame, f"a loop may end early ({frame.module.place(node)})")
+        self.assign(node.target, unknown("an item of something unknown", items), frame)
+        return self._either([*node.body, *node.orelse], [], frame, open_condition(node.iter, items, frame))
 
     def _do_while(self, node: ast.While, frame: Frame) -> Next:
-        return self._either(node.body, [], frame)
+        return self._either(node.body, [], frame, open_condition(node.test, Unknown(), frame))
 
     def _do_match(self, node: ast.Match, frame: Frame) -> Next:
         after = Next.GO_ON
         for case in node.cases:
-            after = self._either(case.body, [], frame)
+            after = self._either(case.body, [], frame, open_condition(node.subject, Unknown(), frame))
         return after
 
     def _do_try(self, node: ast.Try, frame: Frame) -> Next:

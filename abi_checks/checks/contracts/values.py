@@ -93,6 +93,18 @@ class Raised(Exception):
         self.place = place
 
 
+OPEN = "it is open whether "
+"""How the reason of an unknown begins that rests on an open condition."""
+
+
+def unknown(otherwise: str, *values: Value) -> Unknown:
+    """What follows from these values: unknown for the open condition that one of them rests on, or else as said."""
+    for value in values:
+        if isinstance(value, Unknown) and value.reason.startswith(OPEN):
+            return value
+    return Unknown(otherwise)
+
+
 CONTAINERS = (tuple, list, set, frozenset, dict)
 
 

@@ -52,6 +52,31 @@ def test_a_false_part_decides_a_condition_whatever_is_unknown(tmp_path: Path) ->
     assert isinstance(ways_out(tmp_path / "b", source, "90", common=COMMON)[-1].value, Unknown)
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("if x: y = 1\n            else: y = 2", "it is open whether x (sglang/m.py:3): x"),
+        ("y = 1 if x.on else 2", "it is open whether x.on (sglang/m.py:3): .on of something unknown"),
+        ("z = 1 if x else 2\n            y = 3 if z > 1 else 4", "it is open whether x (sglang/m.py:3): x"),
+        ("z = [1] if x else []\n            for y in z: pass", "it is open whether x (sglang/m.py:3): x"),
+        ("y = helper(x)", "helper() may return before sglang/m.py:9"),
+    ],
+)
+def test_what_is_open_is_said_with_the_first_condition(tmp_path: Path, body: str, reason: str) -> None:
+    source = f"""
+        def f(x):
+            {body}
+            return y
+        def helper(x):
+            if x:
+                return 1
+            "else"
+            return 2
+    """
+    value = ways_out(tmp_path, source)[-1].value
+    assert isinstance(value, Unknown) and value.reason == reason
+
+
 def test_after_an_uncertain_return_nothing_is_certain(tmp_path: Path) -> None:
     source = """
         def f(x):
