@@ -280,7 +280,7 @@ class _Judge:
                 return None
             if known is None and not self._is_switch(guard.test):
                 open_conditions.append(text if guard.holds else f"not ({text})")
-        return about_eagle, open_conditions
+        return about_eagle, list(dict.fromkeys(open_conditions))
 
     def _truth(self, test: ast.expr) -> bool | None:
         """The truth of a condition where the algorithm is EAGLE-3, on the interpreter's terms."""
