@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -261,7 +262,10 @@ class SourceTree:
         module = None
         if path.is_file():
             try:
-                tree = ast.parse(self.read(path))
+                with warnings.catch_warnings():
+                    # A doubtful escape in somebody else's source is no news for who reads a report on it.
+                    warnings.simplefilter("ignore")
+                    tree = ast.parse(self.read(path))
                 module = SourceModule(name, self.relative(path), is_package, tree)
             except (SyntaxError, ValueError, RecursionError) as error:
                 line = getattr(error, "lineno", None)

@@ -172,6 +172,12 @@ def test_a_worker_of_another_platform_is_not_asked_for(tmp_path: Path) -> None:
     assert contract.gaps == () and len(contract.workers) == 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_doubtful_escapes_in_the_source_are_not_talked_about(tmp_path: Path) -> None:
+    source = GOOD.replace("class Mixin:", "class Mixin:\n        pattern = '\\.'")
+    assert r"'\.'" in source and judged(tmp_path, {"good": source})["Good"].verdict == "complete"
+
+
 def test_a_contract_that_is_not_read_in_full_proves_no_class_complete(tmp_path: Path) -> None:
     """Here the worker may be one that the source does not settle."""
     other = "            if server_args.platform_worker: return server_args.platform_worker\n"
