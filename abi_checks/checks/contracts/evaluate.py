@@ -375,9 +375,7 @@ class Evaluator:
 
 def open_condition(test: ast.expr, value: Value, frame: Frame) -> str:
     """Why a value is unknown that differs with a condition: the first condition that is open, and why it is."""
-    if isinstance(value, Unknown) and value.reason.startswith(OPEN):
-        return value.reason
     text = ast.unparse(test)
     text = text if len(text) <= _LONGEST_CONDITION else text[:_LONGEST_CONDITION] + "…"
     why = f": {value.reason}" if isinstance(value, Unknown) and value.reason else ""
-    return f"{OPEN}{text} ({frame.module.place(test)}){why}"
+    return unknown(f"{OPEN}{text} ({frame.module.place(test)}){why}", value).reason
