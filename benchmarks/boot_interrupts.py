@@ -9,7 +9,6 @@ processes may be below it. SIGINT, SIGTERM and SIGHUP take turns.
 """
 
 import argparse
-import ctypes
 import json
 import os
 import random
@@ -30,7 +29,7 @@ from boots import SMALL, boot_command  # noqa: E402
 
 from abi_checks.errors import UserError  # noqa: E402
 from stack.serve.gpu import memory_by_process, visible_gpus  # noqa: E402
-from stack.serve.keeper import PR_SET_CHILD_SUBREAPER, descendants  # noqa: E402
+from stack.serve.keeper import adopt_orphans, descendants  # noqa: E402
 
 END_LIMIT_S = 60.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -130,8 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     # What a shell starts in the background ignores SIGINT, and hands that on to all below it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    adopt_orphans()
     chooser = random.Random(0)
     # One in each of so many equal stretches of time, so that no phase of a boot is left out by chance.
     stretch = options.latest / options.boots

@@ -19,8 +19,14 @@ import sys
 import time
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _KILL_ROUNDS_APART = 0.02
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of whatever below it loses its own, in place of init."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def parents() -> dict[int, int]:
@@ -95,8 +101,7 @@ def _end_orphans() -> None:
 def main() -> int:
     """Start the server, wait for its end or for the end of standard input, and leave nothing behind."""
     log, grace, *command = sys.argv[1:]
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with Path(log).open("ab") as output:

@@ -271,8 +271,9 @@ class Statements(Calls):
 
     def _do_match(self, node: ast.Match, frame: Frame) -> Next:
         after = Next.GO_ON
+        reason = open_condition(node.subject, Unknown(), frame)
         for case in node.cases:
-            after = self._either(case.body, [], frame, open_condition(node.subject, Unknown(), frame))
+            after = self._either(case.body, [], frame, reason)
         return after
 
     def _do_try(self, node: ast.Try, frame: Frame) -> Next:
