@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TypeGuard
 
 from abi_checks.checks.contracts.evaluate import Frame
@@ -223,9 +224,11 @@ class _Judge:
         if role is None or not isinstance(node.ctx, ast.Load) or node.attr in _OF_EVERY_MODULE:
             return None
         reached = self._reached(guards)
-        if reached is None or not reached[0]:
+        if reached is None:
             return None
-        open_conditions = reached[1]
+        about_eagle, open_conditions = reached
+        if not about_eagle:
+            return None
         call = next((n for n in ast.walk(self.body.node) if isinstance(n, ast.Call) and n.func is node), None)
         if any(isinstance(a, ast.Starred) for a in (call.args if call else ())):
             open_conditions.append("called with unpacked arguments")
@@ -242,7 +245,9 @@ class _Judge:
 
     def handed_on(self, call: ast.Call, guards: tuple[_Guard, ...], aliases: dict[str, ast.expr]) -> _Body | None:
         """The function that a call hands a model to; None where it does not, or is not known."""
-        positional = {place: role for place, value in enumerate(call.args) if (role := self._role(value, aliases))}
+        # Behind unpacked arguments nobody knows which parameter a place is.
+        placed = takewhile(lambda value: not isinstance(value, ast.Starred), call.args)
+        positional = {place: role for place, value in enumerate(placed) if (role := self._role(value, aliases))}
         named = {word.arg: role for word in call.keywords if word.arg and (role := self._role(word.value, aliases))}
         if not (positional or named) or not isinstance(call.func, ast.Name):
             return None

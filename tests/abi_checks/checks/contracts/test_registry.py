@@ -98,8 +98,11 @@ def test_models_that_are_handed_on_are_followed(tmp_path: Path) -> None:
                 embed, head = resolve(self.draft_runner.model, target_model=target_worker.model_runner.model)
                 share(self.draft_runner.model, embed, head)
                 if self.other: share(self.draft_runner.other, embed, head)
+                unpacked(*self.more, self.draft_runner.model)
         def share(model, embed, head):
             model.set_embed_and_head(embed, head)
+        def unpacked(model, other):
+            other.never()
     """
     embeddings = """
         def resolve(draft, /, *, target_model):
@@ -145,7 +148,7 @@ def test_models_that_are_handed_on_are_followed(tmp_path: Path) -> None:
     assert places == {
         "get_embed_and_head": {("target", "sglang/srt/speculative/embeddings.py:10")},
         "set_eagle3_layers_to_capture": {("target", "sglang/srt/model_executor/capture.py:8")},
-        "set_embed_and_head": {("draft", "sglang/srt/speculative/worker.py:9")},
+        "set_embed_and_head": {("draft", "sglang/srt/speculative/worker.py:10")},
     }
     found = {use.conditions for use in contract.requirements if use.name == "get_for_draft"}
     assert ("draft is not None", "hasattr(target, 'get_for_draft')") in found
